@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-settings = ConfigParser(delimiters=["="])
+settings = ConfigParser(delimiters=["="], interpolation=None)
 settings.read(Path(__file__).with_name("settings.ini"), encoding="utf-8")
 cfg = settings["DEFAULT"]
 suffix = "_requirements"
@@ -16,9 +16,8 @@ extras["dev"] = sorted({*extras["all"], *dev})
 setup(
     name=cfg["lib_name"],
     version=cfg["version"],
-    packages=find_packages(include=["fairmedfm*"]),
-    include_package_data=True,
-    package_data={"fairmedfm": ["data/*"]},
+    packages=find_packages(include=["fairmedfm", "fairmedfm.*"]),
+    package_data={"": ["*.csv", "*.gz", "*.json", "*.txt", "*.html", "*.css", "*.js", "*.svg"]},
     install_requires=cfg["requirements"].split(),
     extras_require=extras,
     author=cfg["author"],

@@ -87,7 +87,7 @@ class Registry(Mapping):
         if name not in self: raise unknown_name(self.what, name, self._rows)
         return self._names[str(name).lower()]
 
-# %% ../nbs/00_core.ipynb #c027
+# %% ../nbs/00_core.ipynb #c028
 def check_columns(frame, names, where:str="the table") -> None:
     "Raise unless every name is exactly one column of `frame`."
     have = list(frame.columns)
@@ -95,7 +95,7 @@ def check_columns(frame, names, where:str="the table") -> None:
         if name not in have: raise unknown_name(f"column in {where} called", name, have)
         if have.count(name) > 1: raise InputError(f"{where} has {have.count(name)} columns called {name!r}; rename all but one")
 
-# %% ../nbs/00_core.ipynb #c030
+# %% ../nbs/00_core.ipynb #c032
 @contextmanager
 def atomic_path(path):
     "A temporary path beside `path`; it becomes `path` when the block ends well, and is removed when it does not."

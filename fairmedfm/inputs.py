@@ -8,6 +8,7 @@ Docs: https://fairmedfm.github.io/fairmedfm/inputs.html.md"""
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ __all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'as_array', 'row_order', 'align'
            'Grouping', 'factorize', 'cut_points', 'cut', 'binned', 'grouping', 'intersect', 'feature_columns',
            'groupings', 'weights_of']
 
-# %% ../nbs/01_inputs.ipynb #c006
+# %% ../nbs/01_inputs.ipynb #c007
 def _is_tensor(x): return hasattr(x, "detach") and hasattr(x, "cpu")
 
 def _from_tensor(x):
@@ -32,7 +33,7 @@ def _from_tensor(x):
 
 def _is_batch(x): return (isinstance(x, np.ndarray) or hasattr(x, "to_numpy") or _is_tensor(x)) and getattr(x, "ndim", 1) > 0
 
-# %% ../nbs/01_inputs.ipynb #c007
+# %% ../nbs/01_inputs.ipynb #c008
 def as_array(x, what:str="the input") -> np.ndarray:
     "`x` as a NumPy array: lists, per-batch lists, NumPy, pandas, polars, Arrow, tensors (any device, any dtype), DLPack."
     if isinstance(x, np.ma.MaskedArray): return x.filled(np.nan) if x.dtype.kind == "f" else x.astype(object).filled(None)
@@ -55,7 +56,7 @@ def _from_list(x, what):
     mixed = a.dtype.kind in "US" and not all(isinstance(v, (str, bytes)) for v in x if not isinstance(v, (list, tuple)))
     return np.array(x, dtype=object) if mixed else a
 
-# %% ../nbs/01_inputs.ipynb #c012
+# %% ../nbs/01_inputs.ipynb #c013
 def _plain(index): return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
 
 def row_order(reference:pd.Index, index:pd.Index, what:tuple, notes:Notes):
@@ -84,7 +85,7 @@ def align(notes:Notes, **named):
         return v if order is None else v.iloc[order]
     return {k: fit(k, v) for k, v in named.items()}
 
-# %% ../nbs/01_inputs.ipynb #c016
+# %% ../nbs/01_inputs.ipynb #c017
 _BINARY_TEXT = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 def _is_missing(a): return np.isnan(a) if a.dtype.kind == "f" else np.zeros(len(a), bool) if a.dtype.kind in "biuU" else np.asarray(pd.isna(a))
@@ -100,7 +101,7 @@ def label_values(y) -> list:
     try: return sorted(u.tolist())
     except TypeError: return sorted(u.tolist(), key=lambda v: (type(v).__name__, str(v)))
 
-# %% ../nbs/01_inputs.ipynb #c019
+# %% ../nbs/01_inputs.ipynb #c020
 def binary(y, pos_label=None, *, drop_labels=(), one_vs_rest=False, what="y_true", notes=None):
     "`(y as 0/1 uint8, known)` where `known` marks the rows whose label is neither missing nor dropped (`None` = all rows)."
     if pos_label is None and y.dtype.kind in "bui" and y.size and y.max() <= 1 and y.min() >= 0: return y.astype(np.uint8), None
@@ -129,7 +130,7 @@ def _third_value(values, pos_label, what):
     return (f"{what} holds {some(rest)} beside pos_label {pos_label!r}; pass one_vs_rest=True to count all of them as negative, "
             f"or drop_labels=[…] to leave some out")
 
-# %% ../nbs/01_inputs.ipynb #c023
+# %% ../nbs/01_inputs.ipynb #c024
 def _floats(v):
     try: return bool(float(v) or True)
     except (TypeError, ValueError): return False
@@ -150,7 +151,7 @@ def numeric(x, what:str, drop:bool=False) -> tuple:
         raise InputError(f"{what} is NaN or infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); leave these rows out, or find out why the model gave no number")
     return a, max(8 * eps, 1e-6 if eps else 0), None
 
-# %% ../nbs/01_inputs.ipynb #c027
+# %% ../nbs/01_inputs.ipynb #c028
 SCORE_TYPES = ("auto", "probability", "logit", "rank")
 
 def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
@@ -167,7 +168,7 @@ def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
     notes.add(f"y_score runs from {lo:.6g} to {hi:.6g}: read as logits; pass score_type='logit' to confirm, or score_type='rank' for scores that are neither probabilities nor logits")
     return "logit", a, "logit (assumed: some scores lie outside [0, 1])"
 
-# %% ../nbs/01_inputs.ipynb #c031
+# %% ../nbs/01_inputs.ipynb #c032
 def sigmoid(x):
     "1 / (1 + exp(−x)), without overflow."
     e = np.exp(-np.abs(x))
@@ -178,7 +179,7 @@ def log_odds(z, k:int) -> np.ndarray:
     rest = np.delete(z, k, axis=1); top = rest.max(1)
     return z[:, k] - (top + np.log(np.exp(rest - top[:, None]).sum(1)))
 
-# %% ../nbs/01_inputs.ipynb #c035
+# %% ../nbs/01_inputs.ipynb #c036
 @dataclass
 class Question:
     "One binary comparison: labels `y` (0/1), raw scores `rank`, and what `kind` they are (probability, logit or rank)."
@@ -189,7 +190,7 @@ class Question:
     positive: str = "1"                # what the score stands for
     rows: np.ndarray|None = None       # positions of the samples kept, None = all
     n_dropped: int = 0                 # samples without a usable label
-    @property
+    @functools.cached_property
     def prob(self):
         "The scores as probabilities, or `None` for a bare ranking."
         return self.rank if self.kind == "probability" else sigmoid(self.rank) if self.kind == "logit" else None
@@ -205,7 +206,7 @@ def question(y, scores, kind, column=None, name=None, known=None, positive="1") 
     if not len(rows): raise InputError(f"no sample has a usable label{f' for {name!r}' if name else ''}")
     return Question(name, y[rows], rank[rows], kind, positive, rows, len(y) - len(rows))
 
-# %% ../nbs/01_inputs.ipynb #c039
+# %% ../nbs/01_inputs.ipynb #c040
 def _columns(x): return [str(c) for c in x.columns] if hasattr(x, "columns") else None
 
 def _one_hot(y):
@@ -230,7 +231,7 @@ def multilabel(y, s, kind, names, notes, drop_labels=()) -> list:
     if not out: raise InputError("no finding has a usable label")
     return out
 
-# %% ../nbs/01_inputs.ipynb #c042
+# %% ../nbs/01_inputs.ipynb #c043
 def class_order(y, n_columns:int, names, labels) -> list:
     "The class of each score column, as text."
     classes = [_text(v) for v in (label_values(y) if labels is None else labels)]
@@ -240,7 +241,7 @@ def class_order(y, n_columns:int, names, labels) -> list:
     if whole and min(whole) >= 0 and max(whole) < n_columns: return [str(i) for i in range(n_columns)]
     raise InputError(f"y_score has {n_columns} columns and y_true holds {len(classes)} classes ({some(classes)}); pass labels=[…] in column order, or score_column=")
 
-# %% ../nbs/01_inputs.ipynb #c046
+# %% ../nbs/01_inputs.ipynb #c047
 def questions(
     y_true,                     # labels (n,), one-hot rows (n, C), or a column per finding (n, L)
     y_score,                    # scores (n,) or one column per class or finding (n, C)
@@ -273,7 +274,7 @@ def questions(
     if s.ndim == 1: return [_vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes)], facts
     return _matrix(y, s, kind, pos_label, score_column, labels, names[1], drop_labels, one_vs_rest, notes), facts
 
-# %% ../nbs/01_inputs.ipynb #c047
+# %% ../nbs/01_inputs.ipynb #c048
 def _without(y, ok, notes):
     "Labels whose score is missing become missing labels, which are dropped and counted."
     notes.add(f"y_score: {plural(int((~ok).sum()), 'row')} without a score left out")
@@ -317,7 +318,7 @@ def _position(column, names, n):
     if not -n <= k < n: raise InputError(f"score_column {k} is out of range: y_score has {n} columns, counted from 0")
     return k % n
 
-# %% ../nbs/01_inputs.ipynb #c051
+# %% ../nbs/01_inputs.ipynb #c052
 @dataclass
 class Grouping:
     "One attribute: `codes[i]` is the position in `names` of sample i's group, −1 where it is unknown."
@@ -331,7 +332,7 @@ class Grouping:
     @property
     def n_unknown(self): return sum(self.unknown.values())
 
-# %% ../nbs/01_inputs.ipynb #c054
+# %% ../nbs/01_inputs.ipynb #c055
 def _pointers(a): return np.ctypeslib.as_array((ctypes.c_ssize_t * len(a)).from_address(a.ctypes.data))
 
 def _packed(a):
@@ -356,28 +357,29 @@ def factorize(a:np.ndarray) -> tuple:
     small, values = pd.factorize(a[first].astype(object), use_na_sentinel=True)
     return (codes if np.array_equal(small, np.arange(len(small))) else small[codes]), values
 
-# %% ../nbs/01_inputs.ipynb #c058
+# %% ../nbs/01_inputs.ipynb #c059
 MAX_NUMERIC_GROUPS = 20
 
 def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Grouping:
     "Codes and their distinct values as a `Grouping`: names as text, unknown words to −1, sorted unless `ordered`."
     texts = [_text(v).strip() for v in values]
-    counts = np.bincount(codes[codes >= 0], minlength=len(values)) if len(values) else np.zeros(0, int)
     lost = [i for i, t in enumerate(texts) if t.lower() in unknown_words or t == ""]
+    complete = not (lost or ordered or codes.min(initial=0) < 0)                     # every value occurs and nothing is missing
+    counts = np.ones(len(values), int) if complete else np.bincount(codes[codes >= 0], minlength=len(values))
     unknown = {texts[i] or "(empty)": int(counts[i]) for i in lost if counts[i]}
-    if missing := len(codes) - int(counts.sum()): unknown = {"(missing)": missing, **unknown}
+    if missing := 0 if complete else len(codes) - int(counts.sum()): unknown = {"(missing)": missing, **unknown}
     keep = [i for i in range(len(values)) if i not in set(lost) and counts[i]]
     by_text = {}
     for i in keep: by_text.setdefault(texts[i], []).append(i)
     if merged := [t for t, i in by_text.items() if len(i) > 1]: notes.add(f"{name}: different spellings of {some(merged)} (spaces, number and text) were taken as one group")
     number = all(isinstance(values[i], (int, float, np.number)) and not isinstance(values[i], bool) for i in keep)
     names = list(by_text) if ordered else sorted(by_text, key=(lambda t: float(t)) if number else str)
-    lut = np.full(len(values) + 1, -1, np.int32)
+    lut = np.full(len(values) + 1, -1, np.intp)
     for rank, t in enumerate(names): lut[by_text[t]] = rank
     same = np.array_equal(lut[:-1], np.arange(len(values))) and (not len(codes) or codes.min() >= 0)
-    return Grouping(name, codes if same else lut[codes], names, unknown)
+    return Grouping(name, codes.astype(np.intp, copy=False) if same else lut[codes], names, unknown)
 
-# %% ../nbs/01_inputs.ipynb #c061
+# %% ../nbs/01_inputs.ipynb #c062
 def _num(x): return str(int(x)) if float(x).is_integer() and abs(x) < 1e15 else repr(float(x))
 
 def _short_cut(values, q):
@@ -404,9 +406,9 @@ def cut_points(values:np.ndarray, spec, name:str, notes:Notes) -> np.ndarray:
 def cut(values:np.ndarray, cuts:np.ndarray) -> tuple:
     "`(codes, names)` of the intervals between `cuts`; −1 where the value is NaN."
     names = [f"<{_num(cuts[0])}", *(f"{_num(a)}-{_num(b)}" for a, b in zip(cuts, cuts[1:])), f">={_num(cuts[-1])}"] if len(cuts) else ["all"]
-    return np.where(np.isnan(values), -1, np.searchsorted(cuts, values, side="right")).astype(np.int32), names
+    return np.where(np.isnan(values), -1, np.searchsorted(cuts, values, side="right")), names
 
-# %% ../nbs/01_inputs.ipynb #c065
+# %% ../nbs/01_inputs.ipynb #c066
 def _to_numbers(column, a, name, unknown_words):
     if a.dtype.kind in "fiub": return a.astype(float), {}
     text = pd.Series(a, dtype=object).map(lambda v: v.strip() if isinstance(v, str) else v)
@@ -423,11 +425,11 @@ def binned(name, a, spec, unknown_words, notes) -> Grouping:
     codes, names = cut(values, cut_points(values, spec, name, notes))
     used = np.bincount(codes[codes >= 0], minlength=len(names)) > 0
     if not used.all(): notes.add(f"{name}: no sample falls into {some([n for n, u in zip(names, used) if not u])}")
-    lut = np.append(np.where(used, np.cumsum(used) - 1, -1), -1).astype(np.int32)
+    lut = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)
     missing = int(np.isnan(values).sum()) - sum(unknown.values())
     return Grouping(name, lut[codes], [n for n, u in zip(names, used) if u], {**({"(missing)": missing} if missing else {}), **{k or "(empty)": v for k, v in unknown.items()}})
 
-# %% ../nbs/01_inputs.ipynb #c069
+# %% ../nbs/01_inputs.ipynb #c070
 def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), notes=None) -> Grouping:
     "One attribute as a `Grouping`; `spec` groups a numeric one (cut points or a number of quantiles)."
     notes = Notes() if notes is None else notes
@@ -445,7 +447,7 @@ def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), 
     if len(values) > 20 and len(values) > len(codes) / 2: raise InputError(f"{name!r} has {len(values):,} distinct values in {len(codes):,} rows: it identifies samples and is no group")
     return _finish(name, codes, list(values), unknown_words, notes)
 
-# %% ../nbs/01_inputs.ipynb #c073
+# %% ../nbs/01_inputs.ipynb #c074
 def _quoted(names): return [f'"{n}"' if " & " in n else n for n in names]
 
 def intersect(parts:list) -> Grouping:
@@ -455,13 +457,13 @@ def intersect(parts:list) -> Grouping:
     for g in parts: key = key * len(g.names) + g.codes
     size = int(np.prod([len(g.names) for g in parts], dtype=float))
     present = np.flatnonzero(np.bincount(key[known], minlength=size)) if size <= max(4096, 4 * len(key)) else np.unique(key[known])
-    codes = np.where(known, np.searchsorted(present, key), -1).astype(np.int32)
+    codes = np.where(known, np.searchsorted(present, key), -1)
     places = np.unravel_index(present, [len(g.names) for g in parts]) if len(present) else [[] for _ in parts]
     names = [" & ".join(t) for t in zip(*([_quoted(g.names)[i] for i in place] for g, place in zip(parts, places)))]
     n_unknown = int((~known).sum())
     return Grouping(" & ".join(_quoted([g.name for g in parts])), codes, names, {"(unknown in one of them)": n_unknown} if n_unknown else {})
 
-# %% ../nbs/01_inputs.ipynb #c077
+# %% ../nbs/01_inputs.ipynb #c078
 def feature_columns(sensitive_features) -> dict:
     "Attribute name → column, for a Series, an array, a table (pandas, polars, Arrow) or a mapping."
     s = sensitive_features
@@ -489,7 +491,7 @@ def groupings(sensitive_features, n:int|None=None, *, bins=None, intersectional=
         if g.unknown: notes.add(f"{g.name}: {plural(g.n_unknown, 'sample')} of unknown group ({', '.join(f'{k}: {v:,}' for k, v in g.unknown.items())}) left out of its comparisons")
     return out + [intersect(parts) for parts in _combinations(out, intersectional)]
 
-# %% ../nbs/01_inputs.ipynb #c078
+# %% ../nbs/01_inputs.ipynb #c079
 def _bins_for(bins, columns) -> dict:
     if bins is None: return {}
     if not isinstance(bins, Mapping):
@@ -509,7 +511,7 @@ def _combinations(parts, intersectional) -> list:
         out.append([by_name[k] for k in names])
     return out
 
-# %% ../nbs/01_inputs.ipynb #c082
+# %% ../nbs/01_inputs.ipynb #c083
 def weights_of(sample_weight, n:int) -> np.ndarray|None:
     "`sample_weight` as a float64 array of `n` non-negative numbers, or `None`."
     if sample_weight is None: return None

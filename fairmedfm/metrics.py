@@ -19,53 +19,89 @@ from .core import InputError, Notes, Registry, plural, some, unknown_name
 from .inputs import Grouping, Question, align, as_array, groupings, intersect, questions, sigmoid, weights_of
 
 # %% auto #0
-__all__ = ['Confusion', 'THRESHOLD_RULES', 'TARGETS', 'METRICS', 'PUBLISHED', 'EQUITY_VARIANTS', 'order_keys', 'Ranking',
-           'Groups', 'read_threshold', 'find_threshold', 'Metric', 'metric_parts', 'Comparison', 'compare_groups',
-           'one_number', 'auc_gap', 'worst_group_auc', 'accuracy_gap', 'bce_gap', 'ece_gap',
-           'equal_opportunity_difference', 'equalized_odds_score', 'group_metric', 'metric_gap', 'pair_of',
+__all__ = ['BLOCK', 'Confusion', 'THRESHOLD_RULES', 'TARGETS', 'METRICS', 'PUBLISHED', 'EQUITY_VARIANTS', 'blockwise', 'Line',
+           'Dense', 'order_keys', 'Ranking', 'Groups', 'read_threshold', 'find_threshold', 'Metric', 'metric_parts',
+           'Comparison', 'compare_groups', 'one_number', 'auc_gap', 'worst_group_auc', 'accuracy_gap', 'bce_gap',
+           'ece_gap', 'equal_opportunity_difference', 'equalized_odds_score', 'group_metric', 'metric_gap', 'pair_of',
            'auc_difference', 'equity_scaled', 'equity_scaled_auc', 'performance_scaled_disparity',
            'equalized_odds_difference', 'demographic_parity_difference']
 
-# %% ../nbs/02_metrics.ipynb #c006
-def order_keys(s:np.ndarray, bits:int) -> tuple:
-    "`(values, first, value_keys, keys, decode)`: the distinct scores, where each begins in sorted order, their keys, each sample's key (< 2**bits), and the way back."
-    ordered = np.sort(s)
-    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    values = ordered[first] if len(first) < len(s) else ordered
-    with np.errstate(all="ignore"): scale = np.float64(2.0 ** (bits - 1)) / (values[-1] - values[0])
-    lo = values[0]
-    if np.isfinite(scale) and scale > 0:
-        to_key = lambda x: ((x - lo) * scale).astype(np.uint64)
-        value_keys = to_key(values)
-        if (value_keys[1:] > value_keys[:-1]).all(): return values, first, value_keys, to_key(s), lambda k: lo + k / scale
-    keys = np.empty(len(s), np.uint64)
-    keys[np.argsort(s)] = np.repeat(np.arange(len(values), dtype=np.uint64), np.diff(np.append(first, len(s))))
-    return values, first, np.arange(len(values), dtype=np.uint64), keys, lambda k: values[k.astype(np.int64)]
+# %% ../nbs/02_metrics.ipynb #c007
+BLOCK = 1 << 16
 
-# %% ../nbs/02_metrics.ipynb #c010
+def _blocks(n): return (slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK))
+
+def blockwise(fn, n:int, dtype, *arrays) -> np.ndarray:
+    "`fn` of the arrays, block by block, as one array of `n` values."
+    out = np.empty(n, dtype)
+    for b in _blocks(n): out[b] = fn(*(a[b] for a in arrays))
+    return out
+
+# %% ../nbs/02_metrics.ipynb #c009
+class Line:
+    "Keys on a straight line: `floor((x − lo)·scale)`, below 2**bits."
+    def __init__(self, values, bits):
+        self.values, self.lo = values, values[0]
+        with np.errstate(all="ignore"): self.scale = np.float64(2.0 ** (bits - 1)) / (values[-1] - values[0])
+    def keys(self, x): return ((x - self.lo) * self.scale).astype(np.uint64)
+    def tells_apart(self) -> bool:
+        "Whether different scores have different keys."
+        if len(self.values) == 1 or not (np.isfinite(self.scale) and self.scale > 0): return False
+        return all((np.diff(self.keys(self.values[b.start:b.stop + 1]).view(np.int64)) > 0).all() for b in _blocks(len(self.values)))
+    def scores(self, k): return self.lo + k / self.scale                       # right to the last bit that the keys hold
+    def place(self, k):
+        "Positions in `values` of the scores whose keys are `k`."
+        slack = 4 * np.finfo(float).eps * max(abs(self.values[0]), abs(self.values[-1]))
+        at = np.searchsorted(self.values, self.scores(k) - slack)
+        while (low := self.keys(self.values[at]) < k).any(): at = at + low
+        return at
+
+class Dense:
+    "Keys that are ranks: for scores that no line tells apart."
+    def __init__(self, values): self.values = values
+    def keys(self, x): return np.searchsorted(self.values, x).astype(np.uint64)
+    def scores(self, k): return self.values[k.astype(np.int64)]
+    def place(self, k): return k.astype(np.int64)
+
+# %% ../nbs/02_metrics.ipynb #c011
+def order_keys(s:np.ndarray, bits:int) -> tuple:
+    "`(keymap, first, keys)`: a `Line` or `Dense`, where each distinct score begins in sorted order (`None`: all are distinct), and each sample's key."
+    ordered = np.sort(s)
+    new = ordered[1:] != ordered[:-1]
+    first = None if new.all() else np.flatnonzero(np.append(True, new))
+    line = Line(ordered if first is None else ordered[first], bits)
+    if line.tells_apart(): return line, first, blockwise(line.keys, len(s), np.uint64, s)
+    keys, n = np.empty(len(s), np.uint64), len(line.values)
+    keys[np.argsort(s)] = np.repeat(np.arange(n, dtype=np.uint64), np.diff(np.append(np.arange(n) if first is None else first, len(s))))
+    return Dense(line.values), first, keys
+
+# %% ../nbs/02_metrics.ipynb #c015
+def _log_loss(p, y):
+    with np.errstate(divide="ignore"): return -np.maximum(np.log(np.abs(p - (1 - y))), -100)
+
 class Ranking:
     "All samples of one `Question`, sorted once; `max_groups` is the largest number of groups that will be asked for."
     def __init__(self, q:Question, max_groups:int=1023, sample_weight=None):
         self.q, self.w, self.n = q, sample_weight, len(q.y)
         self.bits = 63 - int(max_groups).bit_length()
-        self.values, self.first, self.value_keys, keys, self.decode = order_keys(q.rank, self.bits)
-        self.base = (keys << np.uint64(1)) | q.y
+        with np.errstate(over="ignore"): self.keymap, self.first, self.base = order_keys(q.rank, self.bits)
+        self.base <<= np.uint64(1)
+        self.base |= q.y
         self.link = sigmoid if q.kind == "logit" else lambda x: x
-        self.decisions = self.link(self.values)          # rises with `values`
+        self.decisions = self.link(self.keymap.values)                  # rises with the distinct scores
     @functools.cached_property
     def overall(self): return Groups(self)
     @functools.cached_property
     def log_loss(self):
         "Per-sample −log-likelihood with logarithms clamped at −100, as in PyTorch's BCE."
-        p = self.q.prob
-        if p is None: return np.full(self.n, np.nan)
-        with np.errstate(divide="ignore"): return -np.maximum(np.log(np.where(self.q.y, p, 1 - p)), -100)
+        return np.full(self.n, np.nan) if self.q.prob is None else blockwise(_log_loss, self.n, float, self.q.prob, self.q.y)
     def key_above(self, t):
         "The smallest key whose decision score is above `t`, for an array of thresholds (`2**bits`: none is)."
-        at = np.searchsorted(self.decisions, t, side="right")
-        return np.append(self.value_keys, np.uint64(1) << np.uint64(self.bits))[at]
+        at = np.asarray(np.searchsorted(self.decisions, t, side="right"))
+        keys = self.keymap.keys(self.keymap.values[np.minimum(at, len(self.decisions) - 1)])
+        return np.where(at < len(self.decisions), keys, np.uint64(1) << np.uint64(self.bits))
 
-# %% ../nbs/02_metrics.ipynb #c013
+# %% ../nbs/02_metrics.ipynb #c019
 Confusion = namedtuple("Confusion", "tn fp fn tp")
 
 class Groups:
@@ -73,24 +109,35 @@ class Groups:
     def __init__(self, r:Ranking, codes=None, k:int=1):
         self.r, self.k, self.codes, shift = r, k, codes, np.uint64(r.bits + 1)
         if k.bit_length() > 63 - r.bits: raise ValueError(f"the ranking has no room for {k} groups")
-        key = r.base if codes is None else (np.where(codes < 0, k, codes) if codes.min(initial=0) < 0 else codes).astype(np.uint64) << shift | r.base
+        key = r.base.copy() if codes is None else self._with_group(codes, shift)
         order = None if r.w is None else np.argsort(key, kind="stable")
-        self.key = np.sort(key) if order is None else key[order]
+        if order is None: key.sort()
+        self.key = key if order is None else key[order]
         self.front = np.arange(k + 1, dtype=np.uint64) << shift
         self.edges = np.searchsorted(self.key, self.front)                # group g is key[edges[g]:edges[g+1]]
         self.key = self.key[:self.edges[-1]]                              # what is left out stands at the end
-        self.label = (self.key & np.uint64(1)).astype(np.uint8)
+        self.label = self.key.astype(np.uint8) & 1
         self.w = None if order is None else r.w[order[:len(self.key)]]
         if order is not None: self._sums = [np.append(0, np.cumsum(v)) for v in (self.w, self.w * self.label)]
         self.count = np.diff(self.edges)
         self.n, self.pos = np.diff(self._total(self.edges)), np.diff(self._positive(self.edges))
-        self.neg = self.n - self.pos
+        self.neg, self._known = self.n - self.pos, {}
+    def _with_group(self, codes, shift):
+        key = (np.where(codes < 0, self.k, codes) if codes.min(initial=0) < 0 else codes).astype(np.uint64)
+        key <<= shift
+        key |= self.r.base
+        return key
+    def metric(self, m:Metric, t=None):
+        "A metric of every group, computed once."
+        key = (m.name, t if m.at_threshold else None)
+        if key not in self._known: self._known[key] = np.asarray(m.compute(self, t), float)
+        return self._known[key]
     @functools.cached_property
-    def _where(self): return np.flatnonzero(self.label)
+    def _where(self): return np.flatnonzero(self.label.view(bool))
     def _total(self, i): return i if self.w is None else self._sums[0][i]
     def _positive(self, i): return np.searchsorted(self._where, i) if self.w is None else self._sums[1][i]
 
-# %% ../nbs/02_metrics.ipynb #c017
+# %% ../nbs/02_metrics.ipynb #c023
 def _by_group(self, values, at):
     "Sums of `values`, which belong to the sorted positions `at`, within each group."
     total = np.append(0, np.cumsum(values))
@@ -99,10 +146,11 @@ def _by_group(self, values, at):
 def _auc(self):
     "ROC AUC per group; NaN where a group has only one label."
     at = self._where
-    below = self._total(at) - self._positive(at)                            # negatives before each positive, all groups
+    below = self._total(at) - (np.arange(len(at)) if self.w is None else self._positive(at))      # negatives before each positive
     weight = 1 if self.w is None else self.w[at]
     pairs = _by_group(self, below * weight, at) - self.pos * (self._total(self.edges[:-1]) - self._positive(self.edges[:-1]))
-    mixed = np.flatnonzero((self.key[1:] ^ self.key[:-1]) == 1)              # a negative and a positive with the same score
+    mixed = np.flatnonzero(self.label[1:] > self.label[:-1])                 # a negative right before a positive …
+    mixed = mixed[self.key[mixed + 1] - self.key[mixed] == 1]                # … with the same score
     if len(mixed):
         k = self.key[mixed]
         lo, mid, hi = (np.searchsorted(self.key, v) for v in (k, k + np.uint64(1), k + np.uint64(2)))
@@ -112,7 +160,7 @@ def _auc(self):
 
 Groups.auc = _auc
 
-# %% ../nbs/02_metrics.ipynb #c022
+# %% ../nbs/02_metrics.ipynb #c028
 def _confusion(self, t:float) -> Confusion:
     "Counts (or sums of weights) per group when scores above `t` are called positive."
     if np.isnan(t): return Confusion(*[np.full(self.k, np.nan)] * 4)
@@ -124,13 +172,15 @@ def _confusion(self, t:float) -> Confusion:
 
 Groups.confusion = _confusion
 
-# %% ../nbs/02_metrics.ipynb #c026
+# %% ../nbs/02_metrics.ipynb #c032
+def _score_part(r, key): return key >> np.uint64(1) & ((np.uint64(1) << np.uint64(r.bits)) - np.uint64(1))
+
 def _ends(self):
     "Smallest and largest decision score of each group (NaN when empty)."
-    mask, some_ = (np.uint64(1) << np.uint64(self.r.bits)) - np.uint64(1), self.count > 0
+    filled = self.count > 0
     def at(i):
         out = np.full(self.k, np.nan)
-        out[some_] = self.r.decisions[np.searchsorted(self.r.value_keys, self.key[i[some_]] >> np.uint64(1) & mask)]
+        out[filled] = self.r.decisions[self.r.keymap.place(_score_part(self.r, self.key[i[filled]]))]
         return out
     return at(self.edges[:-1]), at(self.edges[1:] - 1)
 
@@ -139,29 +189,32 @@ def _bin_sums(self, edges):
     inner = self.front[:-1, None] + (self.r.key_above(np.nan_to_num(edges[:, 1:-1])) << np.uint64(1))
     at = np.minimum(np.searchsorted(self.key, inner), self.edges[1:, None])
     at = np.concatenate([self.edges[:-1, None], at, self.edges[1:, None]], axis=1)
-    mask = (np.uint64(1) << np.uint64(self.r.bits)) - np.uint64(1)
-    p = self.r.link(self.r.decode(self.key >> np.uint64(1) & mask))
-    p = np.append(p if self.w is None else p * self.w, 0.0)
-    sums = np.add.reduceat(p, np.minimum(at[:, :-1], at[:, 1:]).ravel()).reshape(at[:, 1:].shape)
-    n, pos = np.diff(self._total(at), axis=1), np.diff(self._positive(at), axis=1)
-    return n, pos, np.where(np.diff(at, axis=1) > 0, sums, 0.0)
+    n, pos, filled = np.diff(self._total(at), axis=1), np.diff(self._positive(at), axis=1), np.diff(at, axis=1) > 0
+    sums = np.zeros(filled.shape)
+    sums[filled] = np.add.reduceat(self.scores if self.w is None else self.scores * self.w, at[:, :-1][filled])
+    return n, pos, sums
 
 Groups.ends, Groups.bin_sums = _ends, _bin_sums
+Groups.scores = property(lambda self: blockwise(lambda k: self.r.link(self.r.keymap.scores(_score_part(self.r, k))), len(self.key), float, self.key))
 
-# %% ../nbs/02_metrics.ipynb #c031
+# %% ../nbs/02_metrics.ipynb #c037
 def _curve(r:Ranking, g:Groups) -> tuple:
-    "`(t, tp, fp)` for every distinct decision score of the (single) group, counting scores at or above it."
-    at = np.searchsorted(g.key, r.value_keys << np.uint64(1)) if len(g.key) < r.n or g.w is not None else r.first
-    tp = g.pos[0] - (np.append(0, np.cumsum(g.label, dtype=np.int64))[at] if g.w is None else g._sums[1][at])
-    fp = g.n[0] - g._total(at) - tp
-    t, level = r.decisions, np.append(True, r.decisions[1:] != r.decisions[:-1])
-    if len(g.key) < r.n: level &= np.append(np.diff(at) > 0, at[-1] < len(g.key)) if level.all() else _occupied(at, len(g.key), level)
-    return (t, tp, fp) if level.all() else (t[level], tp[level], fp[level])
+    "`(t, tp, called)` for every distinct decision score of the single group `g`: how many samples stand at or above it, and how many of them are positive."
+    whole = g.w is None and len(g.key) == r.n
+    at = r.first if whole else np.searchsorted(g.key, r.keymap.keys(r.keymap.values) << np.uint64(1))
+    before = np.zeros(len(g.key) + 1, np.int32) if g.w is None else g._sums[1]
+    if g.w is None: np.cumsum(g.label, out=before[1:])
+    if at is None: tp, called = before[-1] - before[:-1], np.arange(len(g.key), 0, -1, dtype=np.int32)
+    else: tp, called = before[-1] - before[at], g.n[0] - g._total(at)
+    if whole and r.q.kind != "logit": return r.decisions, tp, called
+    keep = np.append(True, r.decisions[1:] != r.decisions[:-1])               # a saturated sigmoid maps several scores to one
+    if not whole:                                                             # scores that only left-out samples have
+        first = np.flatnonzero(keep)
+        keep[first[np.diff(np.append(at[first], len(g.key))) == 0]] = False
+    return (r.decisions, tp, called) if keep.all() else (r.decisions[keep], tp[keep], called[keep])
 
-def _occupied(at, n, level):
-    first = np.flatnonzero(level)
-    keep = np.zeros(len(level), bool); keep[first[np.diff(np.append(at[first], n)) > 0]] = True
-    return keep
+Groups.curve = functools.cached_property(lambda self: _curve(self.r, self))
+Groups.curve.__set_name__(Groups, "curve")
 
 def _just_below(t, i):
     "A threshold that calls `t[i]` positive and the next lower score negative."
@@ -169,29 +222,32 @@ def _just_below(t, i):
     mid = float(t[i - 1] + (t[i] - t[i - 1]) / 2)
     return mid if mid < t[i] else float(t[i - 1])
 
-# %% ../nbs/02_metrics.ipynb #c034
-def _best_f1(t, tp, fp, pos, neg):
-    with np.errstate(invalid="ignore", divide="ignore"):
-        precision, recall = np.where(tp + fp > 0, tp / (tp + fp), 0.0), tp / pos
-        return float(t[np.argmax(2 * precision * recall / (precision + recall + 1e-8))])
+# %% ../nbs/02_metrics.ipynb #c040
+def _half_f1(tp, called, pos): return blockwise(lambda a, b: a / (b + float(pos)), len(tp), float, tp, called)
 
-def _max_f1(t, tp, fp, pos, neg): return _just_below(t, int(np.argmax(2 * tp / (tp + fp + pos))))
+def _best_f1(t, tp, called, pos, neg):
+    f1 = _half_f1(tp, called, pos)                                    # half of F1; the published formula differs by less than 1e-8
+    near = np.flatnonzero(f1 >= f1.max() - 1e-8)
+    precision, recall = tp[near] / called[near], tp[near] / pos
+    return float(t[near[np.argmax(2 * precision * recall / (precision + recall + 1e-8))]])
 
-def _youden(t, tp, fp, pos, neg): return _just_below(t, int(np.argmax(tp / pos - fp / neg)))
+def _max_f1(t, tp, called, pos, neg): return _just_below(t, int(np.argmax(_half_f1(tp, called, pos))))
+
+def _youden(t, tp, called, pos, neg): return _just_below(t, int(np.argmax(tp / pos - (called - tp) / neg)))
 
 def _at_specificity(target):
-    def rule(t, tp, fp, pos, neg):
-        ok = 1 - fp / neg >= target - 1e-12
+    def rule(t, tp, called, pos, neg):
+        ok = 1 - (called - tp) / neg >= target - 1e-12
         return _just_below(t, int(np.argmax(ok))) if ok.any() else float(t[-1])
     return rule
 
 def _at_sensitivity(target):
-    return lambda t, tp, fp, pos, neg: _just_below(t, int(len(t) - 1 - np.argmax((tp / pos >= target - 1e-12)[::-1])))
+    return lambda t, tp, called, pos, neg: _just_below(t, int(len(t) - 1 - np.argmax((tp / pos >= target - 1e-12)[::-1])))
 
 THRESHOLD_RULES = {"best_f1": _best_f1, "max_f1": _max_f1, "youden": _youden}
 TARGETS = {"specificity": _at_specificity, "sensitivity": _at_sensitivity, "tnr": _at_specificity, "tpr": _at_sensitivity}
 
-# %% ../nbs/02_metrics.ipynb #c035
+# %% ../nbs/02_metrics.ipynb #c041
 def read_threshold(threshold) -> tuple:
     "`(name, rule or number)` of a number, a rule's name, or a target such as `'specificity=0.8'` or `{'specificity': 0.8}`."
     if isinstance(threshold, dict) and len(threshold) == 1: threshold = "{}={}".format(*next(iter(threshold.items())))
@@ -216,9 +272,9 @@ def find_threshold(r:Ranking, g:Groups, rule) -> float:
     "The threshold that `rule` picks on all samples of the single group `g`; NaN when a label is missing."
     if not callable(rule): return float(rule)
     if not (g.pos[0] > 0 and g.neg[0] > 0): return np.nan
-    return rule(*_curve(r, g), g.pos[0], g.neg[0])
+    return rule(*g.curve, g.pos[0], g.neg[0])
 
-# %% ../nbs/02_metrics.ipynb #c039
+# %% ../nbs/02_metrics.ipynb #c045
 @dataclass(frozen=True)
 class Metric:
     "One metric: `compute(groups, t)` returns a value per group; `needs` names the counts that must not be zero."
@@ -242,7 +298,7 @@ def _rate(top, bottom):
         return _ratio(total(c, top), total(c, bottom))
     return compute
 
-# %% ../nbs/02_metrics.ipynb #c042
+# %% ../nbs/02_metrics.ipynb #c048
 def _group_mean(g:Groups, values):
     "Weighted mean of a per-sample array in each group."
     v = values if g.r.w is None else values * g.r.w
@@ -253,7 +309,7 @@ def _bce(g, t): return _group_mean(g, g.r.log_loss)
 
 def _brier(g, t): return np.full(g.k, np.nan) if g.r.q.prob is None else _group_mean(g, (g.r.q.prob - g.r.q.y) ** 2)
 
-# %% ../nbs/02_metrics.ipynb #c046
+# %% ../nbs/02_metrics.ipynb #c052
 def _expected_error(g, edges):
     n, pos, total = g.bin_sums(edges)
     return _ratio(np.abs(total - pos).sum(1), g.n)
@@ -271,9 +327,8 @@ def _ece01(g, t, bins:int=10):
 
 def _ce_debiased(g, t, bins:int=10):
     if g.r.q.kind == "rank": return np.full(g.k, np.nan)
-    mask = (np.uint64(1) << np.uint64(g.r.bits)) - np.uint64(1)
     last = np.maximum(g.edges[:-1, None], g.edges[:-1, None] + np.ceil(g.count[:, None] * np.arange(1, bins) / bins).astype(np.int64) - 1)
-    inner = g.r.link(g.r.decode(np.append(g.key, np.uint64(0))[last] >> np.uint64(1) & mask))
+    inner = g.r.decisions[g.r.keymap.place(_score_part(g.r, g.key[np.minimum(last, len(g.key) - 1)]))] if len(g.key) else np.zeros((g.k, bins - 1))
     n, pos, total = g.bin_sums(np.concatenate([inner[:, :1], inner, inner[:, -1:]], axis=1))
     few = ((n > 0) & (n < 2)).any(1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -281,7 +336,7 @@ def _ce_debiased(g, t, bins:int=10):
         error = np.where(n > 1, n * ((p - y) ** 2 - y * (1 - y) / (n - 1)), 0.0).sum(1) / g.n
     return np.where(few | (g.n == 0), np.nan, np.sqrt(np.maximum(error, 0)))
 
-# %% ../nbs/02_metrics.ipynb #c050
+# %% ../nbs/02_metrics.ipynb #c056
 def _average_precision(g, t):
     level = np.flatnonzero(np.append(True, (g.key[1:] ^ g.key[:-1]) > 1)) if len(g.key) else np.zeros(0, int)
     ends = np.append(level[1:], len(g.key))
@@ -291,7 +346,7 @@ def _average_precision(g, t):
     here = g._positive(ends) - g._positive(level)
     return _ratio(np.bincount(group, weights=here * _ratio(above_p, above_n), minlength=g.k), g.pos)
 
-# %% ../nbs/02_metrics.ipynb #c054
+# %% ../nbs/02_metrics.ipynb #c060
 def _own_point(target:float, rule, value):
     def compute(g, t):
         out = np.full(g.k, np.nan)
@@ -308,7 +363,7 @@ def _tpr_at(target): return _own_point(target, lambda tpr, tnr: tpr[tnr >= targe
 
 def _tnr_at(target): return _own_point(target, lambda tpr, tnr: tnr[tpr >= target - 1e-12].max(initial=0.0), "tnr")
 
-# %% ../nbs/02_metrics.ipynb #c059
+# %% ../nbs/02_metrics.ipynb #c065
 def _recalibration(g, slope:bool, steps:int=50):
     "The slope of y on logit(p), or the intercept when the slope is fixed at 1; NaN where scores are 0 or 1, or labels separate."
     p = g.r.q.prob
@@ -337,7 +392,7 @@ def _recalibration(g, slope:bool, steps:int=50):
         done = np.maximum(np.abs(da), np.abs(db)) <= 1e-6
     return np.where(undefined | ~done, np.nan, b if slope else a)
 
-# %% ../nbs/02_metrics.ipynb #c064
+# %% ../nbs/02_metrics.ipynb #c070
 METRICS = Registry("metric", [
     Metric("auc", "area under the ROC curve", lambda g, t: g.auc(), "higher", ("pos", "neg"), source="Hanley & McNeil 1982", aliases=("roc_auc", "auroc")),
     Metric("acc", "accuracy", _rate("tp tn", "tp tn fp fn"), "higher", at_threshold=True, aliases=("accuracy",)),
@@ -378,19 +433,18 @@ def metric_parts(metric:str) -> tuple:
     make, what, fixed = kinds[name]
     return Metric(f"{name}={target:g}", f"{what} at the group's own {fixed} of {target:g}", make(target), "higher", ("pos", "neg"))
 
-# %% ../nbs/02_metrics.ipynb #c068
+# %% ../nbs/02_metrics.ipynb #c074
 class Comparison:
-    "One binary question asked of the groups of one attribute; `notes` collects what must be said aloud."
-    def __init__(self, q:Question, grouping:Grouping, threshold="best_f1", ranking:Ranking|None=None, sample_weight=None, notes=None):
-        self.q, self.grouping = q, grouping.take(q.rows)
-        self.names, self.notes = grouping.names, Notes() if notes is None else notes
+    "One binary question asked of the groups of one attribute (of everyone, without one); `notes` collects what must be said aloud."
+    def __init__(self, q:Question, grouping:Grouping|None, threshold="best_f1", ranking:Ranking|None=None, sample_weight=None, notes=None):
+        self.q, self.grouping = q, Grouping("everyone", np.zeros(len(q.y), np.int32), ["everyone"]) if grouping is None else grouping.take(q.rows)
+        self.names, self.notes = self.grouping.names, Notes() if notes is None else notes
         self.ranking = ranking or Ranking(q, len(self.names), q.take(sample_weight))
         self.threshold, self._rule = read_threshold(threshold)
-        self.groups = Groups(self.ranking, self.grouping.codes, len(self.names))
+        self.groups = self.ranking.overall if grouping is None else Groups(self.ranking, self.grouping.codes, len(self.names))
         known = None if (c := self.grouping.codes).min(initial=0) >= 0 else np.where(c < 0, -1, 0)
         self.overall = self.ranking.overall if known is None else Groups(self.ranking, known, 1)
         self.usable = (self.groups.pos > 0) & (self.groups.neg > 0)
-        self._cache = {}
     @property
     def label(self): return self.grouping.name if self.q.name is None else f"{self.q.name}, {self.grouping.name}"
     @functools.cached_property
@@ -407,12 +461,9 @@ class Comparison:
         "The metric of all samples of known group together."
         return float(self._of(self.overall, metric, t)[0])
     def _of(self, groups, metric, t):
-        m, t = metric_parts(metric), self.t if t is None else t
-        key = (id(groups), m.name, t if m.at_threshold else None)
-        if key not in self._cache: self._cache[key] = np.asarray(m.compute(groups, t), float)
-        return self._cache[key]
+        return groups.metric(metric_parts(metric), self.t if t is None else t)
 
-# %% ../nbs/02_metrics.ipynb #c071
+# %% ../nbs/02_metrics.ipynb #c078
 def _taking_part(self, metric, t=None):
     "Values of the groups that take part in the comparison, NaN dropped."
     v = self.values(metric, t)[self.usable]
@@ -434,17 +485,17 @@ def _best(better, v): return np.mean(v) if better == "equal" else float(better)
 
 Comparison.gap, Comparison.worst, Comparison.taking_part = _gap, _worst, _taking_part
 
-# %% ../nbs/02_metrics.ipynb #c074
+# %% ../nbs/02_metrics.ipynb #c081
 def _tied_threshold(self) -> dict|None:
     "What `best_f1` loses to samples that stand on the threshold: their number, F1 attained and possible; `None` when it loses at most one sample."
     if self._rule is not _best_f1 or np.isnan(self.t): return None
     below, at = (self.overall.confusion(t) for t in (np.nextafter(self.t, -np.inf), self.t))
     on, pos = float((below.tp + below.fp - at.tp - at.fp)[0]), self.overall.pos[0]
+    if self.ranking.w is None and on <= 1: return None                 # one sample on the threshold is what the rule costs at best
     best = self.overall.confusion(self.t_of(_max_f1))
     f1 = lambda tp, fp: float(2 * tp / (tp + fp + pos)) if tp > 0 else 0.0
     attained, possible, one_less = f1(at.tp[0], at.fp[0]), f1(best.tp[0], best.fp[0]), f1(best.tp[0] - 1, best.fp[0])
-    many = self.ranking.w is None and on > 1
-    return {"on": on, "f1": attained, "best": possible} if many or attained < one_less - 1e-12 else None
+    return {"on": on, "f1": attained, "best": possible} if self.ranking.w is None or attained < one_less - 1e-12 else None
 
 def _check(self):
     "Add what a reader must know to `notes`; returns the tie found at the threshold, if any."
@@ -468,7 +519,7 @@ def _hidden(self):
 
 Comparison.check = _check
 
-# %% ../nbs/02_metrics.ipynb #c079
+# %% ../nbs/02_metrics.ipynb #c086
 def compare_groups(
     y_true, y_score, *, sensitive_features,
     pos_label=None,           # the positive class, when labels are not 0/1
@@ -491,7 +542,7 @@ def compare_groups(
     w = weights_of(named["sample_weight"], n)
     return Comparison(qs[0], group, threshold, sample_weight=w, notes=notes)
 
-# %% ../nbs/02_metrics.ipynb #c082
+# %% ../nbs/02_metrics.ipynb #c089
 def one_number(fn):
     "A public function `(y_true, y_score, *, sensitive_features, …) -> float` made of a function of a `Comparison`."
     own = [p.replace(kind=p.KEYWORD_ONLY) for p in list(inspect.signature(fn).parameters.values())[1:]]
@@ -512,49 +563,49 @@ def _said(c, value):
     c.check()
     return value
 
-# %% ../nbs/02_metrics.ipynb #c084
+# %% ../nbs/02_metrics.ipynb #c091
 @one_number
 def auc_gap(c):
     "Largest minus smallest group ROC AUC, in [0, 1]; 0 is fair. From raw scores. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
     return c.gap("auc")
 
-# %% ../nbs/02_metrics.ipynb #c087
+# %% ../nbs/02_metrics.ipynb #c094
 @one_number
 def worst_group_auc(c):
     "Smallest group ROC AUC, in [0, 1]; higher is better. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
     return c.worst("auc")
 
-# %% ../nbs/02_metrics.ipynb #c089
+# %% ../nbs/02_metrics.ipynb #c096
 @one_number
 def accuracy_gap(c):
     "Largest minus smallest group accuracy at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: FairMedFM 2024."
     return c.gap("acc")
 
-# %% ../nbs/02_metrics.ipynb #c091
+# %% ../nbs/02_metrics.ipynb #c098
 @one_number
 def bce_gap(c):
     "Largest minus smallest group binary cross-entropy, ≥ 0; 0 is fair. Logarithms are clamped at −100. Mirrors prevalence as well as fit. Source: FairMedFM 2024."
     return c.gap("bce")
 
-# %% ../nbs/02_metrics.ipynb #c093
+# %% ../nbs/02_metrics.ipynb #c100
 @one_number
 def ece_gap(c):
     "Largest minus smallest group calibration error over ten equal bins of each group's own score range, in [0, 1]; 0 is fair. Biased upward for small groups: see `metric_gap('ce_debiased')`. Source: FairMedFM 2024."
     return c.gap("ece")
 
-# %% ../nbs/02_metrics.ipynb #c095
+# %% ../nbs/02_metrics.ipynb #c102
 @one_number
 def equal_opportunity_difference(c):
     "Largest minus smallest group TPR at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: Hardt et al. 2016, FairMedFM 2024 (`eo`)."
     return c.gap("tpr")
 
-# %% ../nbs/02_metrics.ipynb #c097
+# %% ../nbs/02_metrics.ipynb #c104
 @one_number
 def equalized_odds_score(c):
     "1 − (TPR gap + TNR gap)/2 at the threshold (default: best F1 over all samples), in [0, 1]; **1 is fair**. Source: FairMedFM 2024 (`eod`)."
     return 1 - (c.gap("tpr") + c.gap("tnr")) / 2
 
-# %% ../nbs/02_metrics.ipynb #c103
+# %% ../nbs/02_metrics.ipynb #c110
 def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     "Any metric of `METRICS` in every group, as a pandas Series; NaN where a group does not define it. Options as in `auc_gap`."
     import pandas as pd
@@ -562,14 +613,14 @@ def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, pd.Series(c.values(metric), index=pd.Index(c.names, name=c.grouping.name), name=metric))
 
-# %% ../nbs/02_metrics.ipynb #c105
+# %% ../nbs/02_metrics.ipynb #c112
 def metric_gap(metric:str, y_true, y_score, *, sensitive_features, **options) -> float:
     "Largest minus smallest group value of any metric of `METRICS`; 0 is fair. Options as in `auc_gap`."
     metric_parts(metric)
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, c.gap(metric))
 
-# %% ../nbs/02_metrics.ipynb #c109
+# %% ../nbs/02_metrics.ipynb #c116
 def pair_of(c:Comparison, groups) -> list:
     "Positions of two named groups (the only two, when `groups` is not given)."
     if groups is None:
@@ -587,7 +638,7 @@ def auc_difference(c, groups=None):
     a, b = c.values("auc")[pair_of(c, groups)]
     return float(a - b)
 
-# %% ../nbs/02_metrics.ipynb #c113
+# %% ../nbs/02_metrics.ipynb #c120
 EQUITY_VARIANTS = {
     "luo2023": lambda total, v, alpha: total / (1 + alpha * np.abs(total - v).sum()),
     "std": lambda total, v, alpha: total / (1 + alpha * v.std()),
@@ -600,7 +651,7 @@ def equity_scaled(total:float, values, variant:str, alpha:float=1.0) -> float:
     values = np.asarray(values, float)
     return float(EQUITY_VARIANTS[variant](total, values, alpha)) if len(values) > 1 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c115
+# %% ../nbs/02_metrics.ipynb #c122
 @one_number
 def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
     """Overall AUC scaled by its spread over groups, in [0, 1]; higher is better and fairer. Variants: `luo2023` = AUC/(1 + alpha·Σ|AUC − AUC_g|) (Harvard-GF, FairVision, FairCLIP),
@@ -608,7 +659,7 @@ def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
     if variant == "fairodds": return float(c.total("auc") / (1 + alpha * max(c.gap("tpr"), c.gap("fpr"))))
     return equity_scaled(c.total("auc"), c.taking_part("auc"), variant, alpha)
 
-# %% ../nbs/02_metrics.ipynb #c117
+# %% ../nbs/02_metrics.ipynb #c124
 @one_number
 def performance_scaled_disparity(c, variant="mean", half=False):
     "Spread of group AUCs relative to the overall AUC, ≥ 0; 0 is fair. `mean`: population std / AUC, `max`: (max − min) / AUC; `half=True` divides by |AUC − 0.5|. Source: FairVision 2023, FairCLIP 2024 (mean-PSD, max-PSD)."
@@ -618,7 +669,7 @@ def performance_scaled_disparity(c, variant="mean", half=False):
     base = abs(total - 0.5) if half else total
     return float(spread[variant](v) / base) if len(v) > 1 and base > 0 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c120
+# %% ../nbs/02_metrics.ipynb #c127
 @one_number
 def equalized_odds_difference(c, agg="worst_case", threshold=0.5):
     "The larger (`worst_case`) or the mean (`mean`) of the TPR gap and the FPR gap, in [0, 1]; 0 is fair. Source: fairlearn."
