@@ -47,6 +47,7 @@ def main():
         true = blobs(n, shape, value, dtype, 0)
         pred = np.roll(true, 3, axis=-1)
         r = ratio(lambda: mask_scores(list(pred), list(true)), lambda: bare(pred, true), args.repeats)
-        print(f"{n:4} masks of {'x'.join(map(str, shape)):12} {np.dtype(dtype).name:5} 0/{value:<3}  {r:.2f} times one AND and three counts  (at most {floor})", flush=True)
+        what = f"{n:4} masks of {'x'.join(map(str, shape)):12} {np.dtype(dtype).name:5} 0/{value:<3}"
+        print(f"{what}  {r:.2f} times one AND and three counts  (at most {floor})", flush=True)
 
 if __name__ == "__main__": main()

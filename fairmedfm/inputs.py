@@ -374,10 +374,9 @@ def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Groupin
     if merged := [t for t, i in by_text.items() if len(i) > 1]: notes.add(f"{name}: different spellings of {some(merged)} (spaces, number and text) were taken as one group")
     number = all(isinstance(values[i], (int, float, np.number)) and not isinstance(values[i], bool) for i in keep)
     names = list(by_text) if ordered else sorted(by_text, key=(lambda t: float(t)) if number else str)
-    lut = np.full(len(values) + 1, -1, np.intp)
+    lut = np.full(len(values) + 1, -1, np.min_scalar_type(-len(names) - 2))          # the smallest integers that hold the codes
     for rank, t in enumerate(names): lut[by_text[t]] = rank
-    same = np.array_equal(lut[:-1], np.arange(len(values))) and (not len(codes) or codes.min() >= 0)
-    return Grouping(name, codes.astype(np.intp, copy=False) if same else lut[codes], names, unknown)
+    return Grouping(name, lut[codes], names, unknown)
 
 # %% ../nbs/01_inputs.ipynb #c062
 def _num(x): return str(int(x)) if float(x).is_integer() and abs(x) < 1e15 else repr(float(x))

@@ -158,7 +158,8 @@ def _items(masks, what="masks"):
     if isinstance(masks, Mapping): return list(masks), list(masks.values())
     if isinstance(masks, pd.DataFrame): raise InputError(f"the {what} are a whole table; give its column of mask paths")
     if isinstance(masks, pd.Series): return None if isinstance(masks.index, pd.RangeIndex) else masks.index.tolist(), masks.tolist()
-    if hasattr(masks, "ndim") and getattr(masks, "dtype", None) != object:
+    if hasattr(masks, "to_pylist"): masks = masks.to_pylist()                       # a column of paths in Arrow
+    if hasattr(masks, "ndim") and getattr(getattr(masks, "dtype", None), "kind", "-") not in "OSTU":
         if masks.ndim < 3:
             raise InputError(f"the {what} are one array of shape {tuple(masks.shape)}, not a list of masks; write [mask] for one image")
         return None, list(masks if isinstance(masks, np.ndarray) else as_array(masks))
@@ -368,6 +369,7 @@ class MaskMetric:
     best: float
     overlap: Callable | None = None
     surface: Callable | None = None
+    one_empty: float = np.nan      # a surface metric when one mask is empty
     aliases: tuple = ()
 
 def _ratio(top, bottom, empty): return np.where(bottom > 0, top/np.maximum(bottom, 1), empty)
@@ -378,7 +380,7 @@ MASK_METRICS = Registry("segmentation metric", [
     MaskMetric("rvd", "relative volume difference", 0., overlap=lambda i, p, t, e: _ratio(p - t, t, np.nan)),
     MaskMetric("hd95", "95th percentile Hausdorff distance", 0., surface=lambda a, b, tol: max(np.percentile(a, 95), np.percentile(b, 95))),
     MaskMetric("asd", "average symmetric surface distance", 0., surface=lambda a, b, tol: np.concatenate([a, b]).mean(), aliases=("assd",)),
-    MaskMetric("nsd", "normalised surface Dice", 1., surface=lambda a, b, tol: (np.concatenate([a, b]) <= tol).mean(),
+    MaskMetric("nsd", "normalised surface Dice", 1., surface=lambda a, b, tol: (np.concatenate([a, b]) <= tol).mean(), one_empty=0.,
                aliases=("surface_dice",)),
 ])
 
@@ -398,7 +400,7 @@ def _as_mask(item):
 
 def _load(item, threshold):
     "A path, array or tensor as a `Mask` of labels, and how many values were clipped."
-    if item is None or isinstance(item, float): raise InputError("is missing")
+    if item is None or isinstance(item, float) or (isinstance(item, str) and not item.strip()): raise InputError("is missing")
     mask = Mask(item) if type(item) is np.ndarray else _read(item) if _is_path(item) else Mask(_as_mask(item))
     array, clipped = as_labels(mask.array, threshold)
     if array.ndim not in (2, 3) and len(_kept(array.shape)) not in (2, 3):
@@ -438,7 +440,7 @@ def _spacing_argument(spacing):
 def _measure(pred, true, rules, k, spacing):
     "The surface metrics of structure `k` for two boolean masks."
     empty = (not pred.any()) + (not true.any())
-    if empty: return [0. if empty == 1 and m.name == "nsd" else np.nan for m in rules.surfaces]
+    if empty: return [m.one_empty if empty == 1 else np.nan for m in rules.surfaces]
     there, back = surface_distances(pred, true, spacing)
     return [float(m.surface(there, back, rules.tolerances[k]*(1 + 1e-6))) for m in rules.surfaces]    # 3*0.1 is no more than 0.3
 
@@ -593,7 +595,7 @@ def _tell_empty(frame, rules, metrics, empty_score, notes):
         if both.any():
             notes.add(f"{who}{both.sum():,} of {plural(len(part), 'sample')} empty in both masks: "
                       f"Dice and IoU {empty_score:g} by empty_score=, other metrics NaN")
-        lost = [m.name for m in metrics if m.name in ("hd95", "asd")]
+        lost = [m.name for m in metrics if m.surface and np.isnan(m.one_empty)]
         if lost and one.any():
             notes.add(f"{who}{one.sum():,} of {plural(len(part), 'sample')} empty in one mask only: no {' or '.join(lost)} (NaN)")
 

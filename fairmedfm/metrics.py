@@ -109,6 +109,7 @@ class Groups:
     def __init__(self, r:Ranking, codes=None, k:int=1):
         self.r, self.k, self.codes, shift = r, k, codes, np.uint64(r.bits + 1)
         if k.bit_length() > 63 - r.bits: raise ValueError(f"the ranking has no room for {k} groups")
+        self.partial = codes is not None and codes.min(initial=0) < 0         # some samples are in no group
         key = r.base.copy() if codes is None else self._with_group(codes, shift)
         order = None if r.w is None else np.argsort(key, kind="stable")
         if order is None: key.sort()
@@ -123,7 +124,7 @@ class Groups:
         self.n, self.pos = np.diff(self._total(self.edges)), np.diff(self._positive(self.edges))
         self.neg, self._known = self.n - self.pos, {}
     def _with_group(self, codes, shift):
-        key = (np.where(codes < 0, self.k, codes) if codes.min(initial=0) < 0 else codes).astype(np.uint64)
+        key = (np.where(codes < 0, self.k, codes) if self.partial else codes).astype(np.uint64)
         key <<= shift
         key |= self.r.base
         return key
@@ -191,11 +192,19 @@ def _bin_sums(self, edges):
     at = np.concatenate([self.edges[:-1, None], at, self.edges[1:, None]], axis=1)
     n, pos, filled = np.diff(self._total(at), axis=1), np.diff(self._positive(at), axis=1), np.diff(at, axis=1) > 0
     sums = np.zeros(filled.shape)
-    sums[filled] = np.add.reduceat(self.scores if self.w is None else self.scores * self.w, at[:, :-1][filled])
+    if filled.any(): sums[filled] = _sums_from(self, at[:, :-1][filled])
     return n, pos, sums
 
+def _sums_from(self, starts):
+    "Sums of the decision scores (times weights) from each of the sorted `starts` to the next."
+    out = np.zeros(len(starts))
+    for b in _blocks(len(self.key)):
+        i, j = np.searchsorted(starts, b.start, side="right") - 1, np.searchsorted(starts, b.stop)
+        v = self.r.link(self.r.keymap.scores(_score_part(self.r, self.key[b])))
+        out[i:j] += np.add.reduceat(v if self.w is None else v * self.w[b], np.maximum(starts[i:j] - b.start, 0))
+    return out
+
 Groups.ends, Groups.bin_sums = _ends, _bin_sums
-Groups.scores = property(lambda self: blockwise(lambda k: self.r.link(self.r.keymap.scores(_score_part(self.r, k))), len(self.key), float, self.key))
 
 # %% ../nbs/02_metrics.ipynb #c037
 def _curve(r:Ranking, g:Groups) -> tuple:
@@ -223,15 +232,20 @@ def _just_below(t, i):
     return mid if mid < t[i] else float(t[i - 1])
 
 # %% ../nbs/02_metrics.ipynb #c040
-def _half_f1(tp, called, pos): return blockwise(lambda a, b: a / (b + float(pos)), len(tp), float, tp, called)
+def _half_f1(tp, called, pos): return tp / (called + float(pos))
+
+def _nearly_best_f1(tp, called, pos, slack):
+    "Positions whose F1 is within `slack` of the largest."
+    best = [_half_f1(tp[b], called[b], pos).max() for b in _blocks(len(tp))]
+    top = max(best) - slack
+    return np.concatenate([b.start + np.flatnonzero(_half_f1(tp[b], called[b], pos) >= top) for b, m in zip(_blocks(len(tp)), best) if m >= top])
 
 def _best_f1(t, tp, called, pos, neg):
-    f1 = _half_f1(tp, called, pos)                                    # half of F1; the published formula differs by less than 1e-8
-    near = np.flatnonzero(f1 >= f1.max() - 1e-8)
+    near = _nearly_best_f1(tp, called, pos, 1e-8)                     # the published formula differs from F1 by less than that
     precision, recall = tp[near] / called[near], tp[near] / pos
     return float(t[near[np.argmax(2 * precision * recall / (precision + recall + 1e-8))]])
 
-def _max_f1(t, tp, called, pos, neg): return _just_below(t, int(np.argmax(_half_f1(tp, called, pos))))
+def _max_f1(t, tp, called, pos, neg): return _just_below(t, int(_nearly_best_f1(tp, called, pos, 0.0)[0]))
 
 def _youden(t, tp, called, pos, neg): return _just_below(t, int(np.argmax(tp / pos - (called - tp) / neg)))
 
@@ -301,9 +315,11 @@ def _rate(top, bottom):
 # %% ../nbs/02_metrics.ipynb #c048
 def _group_mean(g:Groups, values):
     "Weighted mean of a per-sample array in each group."
-    v = values if g.r.w is None else values * g.r.w
-    codes = np.zeros(g.r.n, np.int64) if g.codes is None else g.codes if g.codes.min(initial=0) >= 0 else np.where(g.codes < 0, g.k, g.codes)
-    return _ratio(np.bincount(codes, weights=v, minlength=g.k + 1)[:g.k], g.n)
+    total = np.zeros(g.k + 1)                                      # the last place is for samples of unknown group, code −1
+    for b in _blocks(g.r.n):
+        v = values[b] if g.r.w is None else values[b] * g.r.w[b]
+        total += np.bincount(np.zeros(len(v), np.intp) if g.codes is None else g.codes[b] % (g.k + 1) if g.partial else g.codes[b], weights=v, minlength=g.k + 1)
+    return _ratio(total[:g.k], g.n)
 
 def _bce(g, t): return _group_mean(g, g.r.log_loss)
 

@@ -286,6 +286,7 @@ def _one_question(q, parts, threshold, w, extra, notes) -> dict:
     return out
 
 def _assemble(qs, parts, results, threshold, extra, notes, facts) -> FairnessReport:
+    many = len(qs) > 1 or qs[0].name is not None
     level = lambda kind, names: _stack([([(q.name, *k) for k in keys] if many else keys, cols) for q, r in zip(qs, results) for keys, cols in r[kind]], (["target"] if many else []) + names)
     name, rule = read_threshold(threshold)
     by = (lambda key: {q.name: r[key] for q, r in zip(qs, results)}) if many else (lambda key: results[0][key])

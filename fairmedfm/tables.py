@@ -86,13 +86,24 @@ def _records(text:str, delimiter:str, n:int=200) -> list[list[str]]:
     try: return list(islice((r for r in reader if any(c.strip() for c in r)), n))
     except csv.Error: return []
 
+def _is_counter(values) -> bool:
+    "Whether values are just row numbers: whole numbers, each larger than the one before."
+    try: numbers = [int(v) for v in values if float(v) == int(v)]
+    except (TypeError, ValueError, OverflowError): return False
+    return len(numbers) == len(values) and all(b > a for a, b in zip(numbers, numbers[1:]))
+
+def _numbered(names:list, rows:list, text:str) -> bool:
+    "Whether R numbered the rows and left the numbers without a name: quoted, from 1, in rows that are one field longer than the header."
+    return bool(rows) and all(len(r) == len(names) + 1 and r[0] == str(n) for n, r in enumerate(rows, 1)) and re.search(r'[\r\n]"1"', text) is not None
+
 def _fit(text:str, delimiter:str) -> tuple[float, int]:
     "How well a delimiter explains the text: the share of records as wide as the first one, and that width."
     rows = _records(text, delimiter)
     if not rows or len(rows[0]) < 2: return 0, 1
+    if _numbered(rows[0], rows[1:], text): return 1, len(rows[0]) + 1
     return float(np.mean([len(r) == len(rows[0]) for r in rows])), len(rows[0])
 
-# %% ../nbs/08_tables.ipynb #c014
+# %% ../nbs/08_tables.ipynb #c015
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
 
 def _delimiter(text:str, given:str|None=None) -> str:
@@ -107,7 +118,7 @@ def _delimiter(text:str, given:str|None=None) -> str:
     share, width = _fit(text, " ")
     return " " if share == 1 and width > 2 else ","
 
-# %% ../nbs/08_tables.ipynb #c018
+# %% ../nbs/08_tables.ipynb #c019
 def _check_rows(body:bytes, delimiter:str, width:int, name:str, first:int) -> int:
     "The number of rows, or an error that names the first line (the body begins after line `first`) that is no row of `width` fields."
     reader = csv.reader(io.StringIO(body.decode(), newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
@@ -122,13 +133,13 @@ def _check_rows(body:bytes, delimiter:str, width:int, name:str, first:int) -> in
     except csv.Error as e: raise InputError(f"{name}, line {first + reader.line_num}: the quotes do not add up ({e})") from None
     return rows
 
-# %% ../nbs/08_tables.ipynb #c021
+# %% ../nbs/08_tables.ipynb #c022
 def _counts(body:bytes, delimiter:str) -> tuple[int, int]:
     "Delimiters and lines of a text that does not end in a line end."
     returns = body.count(b"\r") if b"\r" in body else 0
     return body.count(delimiter.encode()), body.count(b"\n") + returns - (body.count(b"\r\n") if returns else 0) + 1
 
-# %% ../nbs/08_tables.ipynb #c025
+# %% ../nbs/08_tables.ipynb #c026
 def _body(data:bytes, delimiter:str, name:str, notes:Notes) -> bytes:
     "The text without its last line end, and without trailing rows that hold no value."
     end = len(data.rstrip(b"\r\n\t \x1a" + delimiter.encode()))
@@ -138,7 +149,7 @@ def _body(data:bytes, delimiter:str, name:str, notes:Notes) -> bytes:
     if empty: notes.add(f"{name}: {plural(empty, 'empty row')} at the end left out")
     return data[:stop]
 
-# %% ../nbs/08_tables.ipynb #c029
+# %% ../nbs/08_tables.ipynb #c030
 MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NAN", "NULL",
            "NaN", "NaT", "None", "n/a", "na", "nan", "null", "."]
 _EXACT = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
@@ -153,7 +164,7 @@ def _is_text(values:pd.Series) -> bool:
     if isinstance(values.dtype, pd.StringDtype): return True
     return values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
 
-# %% ../nbs/08_tables.ipynb #c033
+# %% ../nbs/08_tables.ipynb #c034
 def _trim(values:pd.Series, column:str, name:str, notes:Notes) -> pd.Series:
     "Text without surrounding white space; what is empty then is missing."
     bare = values.str.strip()
@@ -161,8 +172,8 @@ def _trim(values:pd.Series, column:str, name:str, notes:Notes) -> pd.Series:
     if changed: notes.add(f"{name}, column {column!r}: spaces around {plural(changed, 'value')} removed")
     return bare.mask(bare == "") if (bare == "").any() else bare
 
-# %% ../nbs/08_tables.ipynb #c037
-_NUMERAL = re.compile(r"[+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?\s*%?", re.ASCII)
+# %% ../nbs/08_tables.ipynb #c038
+_NUMERAL = re.compile(r"[+-]?(?:inf(?:inity)?|(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:e[+-]?\d+)?\s*%?)", re.ASCII | re.IGNORECASE)
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})\s*%?", re.ASCII)
 
 def _disguise(words:list[str], decimal:str|None, commas:bool) -> tuple[bool, bool, str]:
@@ -176,7 +187,7 @@ def _disguise(words:list[str], decimal:str|None, commas:bool) -> tuple[bool, boo
               (thousands, f"{example!r} may have a decimal comma or a thousands separator (give decimal=',' if it is decimal)"))
     return percent > 0, comma > 0, next((why for doubt, why in doubts if doubt), "")
 
-# %% ../nbs/08_tables.ipynb #c040
+# %% ../nbs/08_tables.ipynb #c041
 def _numeral(value) -> str:
     "A value as the numeral it is, or nothing."
     text = value.strip() if isinstance(value, str) else str(value)
@@ -200,7 +211,7 @@ def _numbers(values:pd.Series, column:str, name:str, notes:Notes, decimal:str|No
     words = [_numeral(v) for v in kept]
     percent, comma, doubt = _disguise(words, decimal, commas)
     if doubt: notes.add(f"{name}, column {column!r} was left as text: {doubt}")
-    if doubt or any(re.match(r"[+-]?0\d|[+-]?\d{16}", w) for w in words): return values
+    if doubt or any(re.fullmatch(r"[+-]?(0\d.*|\d{16,})", w) for w in words): return values
     if comma: notes.add(f"{name}, column {column!r}: decimal commas such as {next(w for w in words if ',' in w)!r} read as decimal points")
     if percent: notes.add(f"{name}, column {column!r}: percentages such as {words[0]!r} divided by 100")
     whole = not percent and filled.all() and all(re.fullmatch(r"[+-]?\d+", w) for w in words)
@@ -208,7 +219,7 @@ def _numbers(values:pd.Series, column:str, name:str, notes:Notes, decimal:str|No
     out[filled.to_numpy()] = [int(w) if whole else _number(w, percent) for w in words]
     return pd.Series(out, values.index)
 
-# %% ../nbs/08_tables.ipynb #c044
+# %% ../nbs/08_tables.ipynb #c045
 def _written(value):
     "One typed value as text; nothing for nothing."
     if isinstance(value, (list, dict, tuple, set, np.ndarray)): raise InputError("it holds lists or objects; put one value into each cell")
@@ -225,7 +236,7 @@ def _as_text(values:pd.Series) -> pd.Series:
 
 _STR = isinstance(pd.Series(["a"]).dtype, pd.StringDtype)  # text has a type of its own from pandas 3 on
 
-# %% ../nbs/08_tables.ipynb #c048
+# %% ../nbs/08_tables.ipynb #c049
 @dataclass(frozen=True)
 class Grid:
     "An opened table before its header is judged; columns go by position."
@@ -242,13 +253,7 @@ def _series_grid(columns:dict, rows:int|None=None) -> Grid:
     return Grid([n for n, _ in pairs], lambda p: pairs[p][1][:50].tolist(), lambda want, text: {p: pairs[p][1] for p in want},
                 len(pairs[0][1]) if pairs else 0)
 
-# %% ../nbs/08_tables.ipynb #c051
-def _is_counter(values) -> bool:
-    "Whether values are just row numbers: whole numbers, each larger than the one before."
-    try: numbers = [int(v) for v in values if float(v) == int(v)]
-    except (TypeError, ValueError, OverflowError): return False
-    return len(numbers) == len(values) and all(b > a for a, b in zip(numbers, numbers[1:]))
-
+# %% ../nbs/08_tables.ipynb #c052
 def _header(text:str, delimiter:str) -> tuple[list, list, int, int]:
     "Header cells, the first records, and how many bytes and lines the header takes."
     rows = _records(text, delimiter)
@@ -258,10 +263,9 @@ def _header(text:str, delimiter:str) -> tuple[list, list, int, int]:
     next(r for r in reader if any(c.strip() for c in r))
     used = sum(len(line.encode()) for line in islice(io.StringIO(text, newline=""), reader.line_num))
     names, rows = rows[0], rows[1:]
-    numbered = rows and all(len(r) == len(names) + 1 for r in rows) and _is_counter([r[0] for r in rows])
-    return ["", *names] if numbered else names, rows, used, reader.line_num
+    return ["", *names] if _numbered(names, rows, text) else names, rows, used, reader.line_num
 
-# %% ../nbs/08_tables.ipynb #c054
+# %% ../nbs/08_tables.ipynb #c055
 def _text_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     "Delimited text: CSV, TSV and their relatives."
     data = _utf8(data, name, options.encoding, notes)
@@ -272,7 +276,8 @@ def _text_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     delimiter = _delimiter(head, options.delimiter or (said[1].decode("latin-1") if said else None))
     names, sample, used, first = _header(head, delimiter)
     body, width = _body(data[used:], delimiter, name, notes), len(names)
-    padded = any(mark in body for mark in (b" \n", b" \r", b" " + delimiter.encode(), b' "', b'" ', b"\t", b"\xc2\xa0")) or body.endswith(b" ")
+    spaces = (b" \n", b" \r", b" " + delimiter.encode(), b"\t", b'"')
+    padded = not body.isascii() or body.endswith(b" ") or any(mark in body for mark in spaces)
     fetch = lambda want, text: _fetch_text(body, delimiter, width, name, first + bool(said), set(want), set(text))
     peek = lambda p: [row[p] for row in sample if p < len(row)]
     return Grid(names, peek, fetch, None if body else 0, commas=delimiter == ";", padded=padded)
@@ -291,7 +296,7 @@ def _fetch_text(body:bytes, delimiter:str, width:int, name:str, first:int, want:
     if coded: frame[coded] = _parse(body, delimiter, width, coded, missing, str)
     return {p: frame[p] for p in want}
 
-# %% ../nbs/08_tables.ipynb #c057
+# %% ../nbs/08_tables.ipynb #c058
 def _arrow_series(values, text:bool) -> pd.Series:
     "An Arrow column; whole numbers that become text are not turned into floats by a missing one."
     import pyarrow as pa
@@ -318,7 +323,7 @@ def _feather_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     table = feather.read_table(io.BytesIO(data))
     return _arrow_grid(table.column_names, table.num_rows, table.select)
 
-# %% ../nbs/08_tables.ipynb #c060
+# %% ../nbs/08_tables.ipynb #c061
 EXCEL = {".xlsx": ("openpyxl", "io"), ".xlsm": ("openpyxl", "io"), ".xls": ("xlrd", None)}
 
 def _sheet(names:list, given, name:str, notes:Notes):
@@ -344,7 +349,7 @@ def _excel_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     body = cells.iloc[filled[0] + 1:filled[-1] + 1].reset_index(drop=True)
     return _series_grid([(_written(n) or "", body[c]) for c, n in cells.iloc[filled[0]].items()])
 
-# %% ../nbs/08_tables.ipynb #c064
+# %% ../nbs/08_tables.ipynb #c065
 def _unique(pairs) -> dict:
     "An object, unless it says one name twice."
     out = dict(pairs)
@@ -363,7 +368,7 @@ def _by_name(names:list, rows:list) -> dict:
         if not isinstance(row, list) or len(row) != len(names): raise InputError(f"row {n} of its data does not have {plural(len(names), 'value')}")
     return _by_column([_unique(list(zip(map(str, names), row))) for row in rows])
 
-# %% ../nbs/08_tables.ipynb #c068
+# %% ../nbs/08_tables.ipynb #c069
 def _nested(x:dict) -> dict:
     "Columns from objects of objects: row numbers are inside (columns) or outside (rows)."
     inside = dict.fromkeys(k for v in x.values() for k in v)
@@ -371,7 +376,7 @@ def _nested(x:dict) -> dict:
     if _is_counter(list(x)): return _by_column(list(x.values()))
     raise InputError("it holds objects in objects, of which neither level counts rows; write a list of records: [{...}, {...}]")
 
-# %% ../nbs/08_tables.ipynb #c071
+# %% ../nbs/08_tables.ipynb #c072
 def _lists(x:dict) -> dict:
     "Columns that are lists already, if they are equally long."
     sizes = {k: len(v) if isinstance(v, list) else "no list" for k, v in x.items()}
@@ -390,7 +395,7 @@ def _json_columns(x) -> dict:
     if all(isinstance(v, dict) for v in values): return _nested(x)
     return _lists(x) if any(isinstance(v, (list, dict)) for v in values) else _by_column([x])
 
-# %% ../nbs/08_tables.ipynb #c075
+# %% ../nbs/08_tables.ipynb #c076
 def _reason(error:Exception) -> str:
     "The first line of a foreign error, short."
     return f"{type(error).__name__}: {error}".splitlines()[0].split(". ")[0].strip(": ")[:160]
@@ -420,7 +425,7 @@ def _json_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     except InputError as e: raise InputError(f"{name}: {e}") from None
     return _series_grid({str(k): pd.Series(v, dtype=object) for k, v in columns.items()})
 
-# %% ../nbs/08_tables.ipynb #c079
+# %% ../nbs/08_tables.ipynb #c080
 @dataclass(frozen=True)
 class Format:
     "A file format: its name, the endings it goes by, the bytes it begins with, and its reader."
@@ -454,7 +459,7 @@ def _format(data:bytes, name:str, what:str, delimiter=None) -> tuple[Format, str
     if seen.magic and not found.magic: raise InputError(f"{what} holds {seen.name} data, not text; rename it to end in {seen.endings[0]}")
     return found, ending
 
-# %% ../nbs/08_tables.ipynb #c083
+# %% ../nbs/08_tables.ipynb #c084
 def _not_there(path:Path) -> InputError:
     "The error for a path that does not exist, with the closest name beside it."
     if not path.parent.is_dir(): return InputError(f"there is no file {path}: the folder {path.parent} does not exist")
@@ -471,6 +476,7 @@ def _file_bytes(path) -> bytes:
     "The bytes of a file, of a pipe, or of standard input (`-`)."
     if str(path) == "-": return _stdin_bytes()
     if "://" in str(path): raise InputError(f"{path} is a web address; download the file and give its path")
+    if "\0" in str(path): raise InputError(f"cannot read {str(path)!r}: no file has a zero byte in its name")
     try:
         path = Path(path).expanduser()
         if path.is_dir():
@@ -481,7 +487,7 @@ def _file_bytes(path) -> bytes:
     except InputError: raise
     except (OSError, ValueError, RuntimeError) as e: raise InputError(f"cannot read {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
 
-# %% ../nbs/08_tables.ipynb #c087
+# %% ../nbs/08_tables.ipynb #c088
 def _unzip(data:bytes) -> tuple[bytes, str]:
     "The single file of a zip archive, and its name."
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -506,7 +512,7 @@ def _unpack(data:bytes, name:str, what:str) -> tuple[bytes, str]:
     except Exception as e: raise InputError(f"{what} cannot be unpacked; it is damaged or cut off ({_reason(e)})") from None
     return out if isinstance(out, tuple) else (out, name[:-len(packing)] if name else "")
 
-# %% ../nbs/08_tables.ipynb #c091
+# %% ../nbs/08_tables.ipynb #c092
 @contextmanager
 def _reading(name:str, kind:str):
     "Errors of the reader of a format as an `InputError`; its own warnings are of no use to the user."
@@ -518,7 +524,7 @@ def _reading(name:str, kind:str):
     except InputError: raise
     except Exception as e: raise InputError(f"{name} cannot be read as {kind}; it is damaged or something else ({_reason(e)})") from None
 
-# %% ../nbs/08_tables.ipynb #c094
+# %% ../nbs/08_tables.ipynb #c095
 _UNNAMED = re.compile(r"(Unnamed: \d+.*|__index_level_\d+__)?")
 
 def _named(grid:Grid, name:str, notes:Notes) -> dict[str, int]:
@@ -535,7 +541,7 @@ def _named(grid:Grid, name:str, notes:Notes) -> dict[str, int]:
     if not kept: raise InputError(f"{name} has no column with a name; its first line has to hold the names")
     return {n: p for p, n in enumerate(names) if not _UNNAMED.fullmatch(n)}
 
-# %% ../nbs/08_tables.ipynb #c098
+# %% ../nbs/08_tables.ipynb #c099
 @dataclass(frozen=True)
 class TableFile:
     "A table that has been opened: `columns` are known, `read` brings their values."
@@ -574,7 +580,7 @@ def _settled(values:pd.Series) -> pd.Series:
     for v in values: _written(v)
     return values.infer_objects()
 
-# %% ../nbs/08_tables.ipynb #c100
+# %% ../nbs/08_tables.ipynb #c101
 def open_table(path, # a file, or "-" for standard input
                *, sheet=None, # sheet of an Excel workbook, by name or number from 0
                delimiter:str|None=None, # found by itself unless given; also "tab", "pipe", "space"
@@ -595,7 +601,7 @@ def open_table(path, # a file, or "-" for standard input
     if grid.rows == 0: raise InputError(f"{what} has a header but no rows")
     return TableFile(what, kind.name, tuple(where), where, grid, notes)
 
-# %% ../nbs/08_tables.ipynb #c106
+# %% ../nbs/08_tables.ipynb #c107
 def read_table(path, # a file, or "-" for standard input
                *, text=(), # columns kept exactly as written: groups, ids
                usecols=None, # columns to read, in this order; all by default
@@ -608,7 +614,7 @@ def read_table(path, # a file, or "-" for standard input
     "The table in a file, one row per sample. See `open_table` for what can be read and `TableFile.read` for how values are understood."
     return open_table(path, sheet=sheet, delimiter=delimiter, encoding=encoding, notes=notes).read(text, usecols, decimal)
 
-# %% ../nbs/08_tables.ipynb #c113
+# %% ../nbs/08_tables.ipynb #c114
 COLUMN_NAMES = {
     "id": "sample_id | image_id img_id image_index image_name img_name | dicom_id sop_instance_uid isic_id slice_id instance_id | volume_id scan_id "
           "series_id slide_id eye_id | id uid | study_id exam_id accession accession_number case_id case | filename file_name file_id | file filepath "
@@ -639,7 +645,7 @@ def _plain(name) -> str:
 _TIERS = {role: [frozenset(map(_plain, tier.split())) for tier in names.split("|")] for role, names in COLUMN_NAMES.items()}
 _ATTRIBUTES = frozenset(map(_plain, ATTRIBUTES.split()))
 
-# %% ../nbs/08_tables.ipynb #c115
+# %% ../nbs/08_tables.ipynb #c116
 def _hits(role:str, columns) -> list[list[str]]:
     "The columns that could play a role, tier by tier; tiers without any are left out."
     return [hit for tier in _TIERS[role] if (hit := [c for c in columns if _plain(c) in tier])]
@@ -648,7 +654,7 @@ def _is_attribute(column:str) -> bool:
     "Whether a column is called like a sensitive attribute; `PatientSex` and `subject_age` are."
     return _plain(column) in _ATTRIBUTES or re.sub("^(patient|subject|participant)", "", _plain(column)) in _ATTRIBUTES
 
-# %% ../nbs/08_tables.ipynb #c118
+# %% ../nbs/08_tables.ipynb #c119
 LABEL_WORDS = "label labels target targets truth true gt y_true ground_truth"
 SCORE_WORDS = ("prob probs probability proba y_prob y_proba pred_prob pred_proba y_pred_prob y_pred_proba predicted_prob score scores y_score pred_score softmax "
                "sigmoid p logit logits pred preds y_pred prediction predictions output outputs")
@@ -672,7 +678,7 @@ def _families(columns, words:list[str], behind:bool=False) -> dict:
         if part: found[part[0]].setdefault(part[1], c)
     return {w: f for w, f in found.items() if f}
 
-# %% ../nbs/08_tables.ipynb #c122
+# %% ../nbs/08_tables.ipynb #c123
 @dataclass(frozen=True)
 class Roles:
     "Which column plays which part; `None` where no column does, or where several could (see `choices`)."
@@ -718,9 +724,9 @@ class Roles:
         key, names = _written(value), self.classes
         alike = [key] if key in names else [c for c in names if _plain(c) == _plain(key)]
         if len(alike) == 1: return names[alike[0]]
-        raise unknown_name("score column for the class", value, names)
+        raise InputError(f"no score column is called after the class {value!r} (there are: {some(names, 20)}); name the columns with --score")
 
-# %% ../nbs/08_tables.ipynb #c126
+# %% ../nbs/08_tables.ipynb #c127
 def _pairs(columns) -> dict:
     "Finding -> (label column, score column): `label_x` or `x` with `score_x`, or `x_label` with `x_score`."
     for behind in (False, True):
@@ -733,7 +739,7 @@ def _pairs(columns) -> dict:
             if pairs: return pairs
     return {}
 
-# %% ../nbs/08_tables.ipynb #c128
+# %% ../nbs/08_tables.ipynb #c129
 def _one(tiers, fallback=()) -> tuple[str|None, tuple]:
     "The only column of the first tier, or else what there is to choose from."
     first = tiers[0] if tiers else list(fallback)
@@ -756,7 +762,7 @@ def _find_score(columns, label:str|None) -> tuple[str|None, dict, tuple]:
     score, could = _one([] if families else weak, [c for f in families for c in f.values()])
     return score, {}, could
 
-# %% ../nbs/08_tables.ipynb #c131
+# %% ../nbs/08_tables.ipynb #c132
 def _many(given) -> list:
     "A name, several, or none as a list."
     return [] if given is None else [given] if isinstance(given, str) else list(given)
@@ -782,7 +788,7 @@ def _find_predictions(columns, label=None, score=None) -> dict:
     one, classes, which = _find_score(columns, found) if not score else (score[0], {}, ()) if len(score) == 1 else (None, _about(score), ())
     return dict(label=found, score=one, classes=classes, choices={r: c for r, c in (("label", could), ("score", which)) if c})
 
-# %% ../nbs/08_tables.ipynb #c134
+# %% ../nbs/08_tables.ipynb #c135
 def find_columns(columns, # names, or anything that has `.columns`
                  *, label=None, # label column, if known; several for several findings
                  score=None, # score column, if known; several for several classes or findings
@@ -810,7 +816,7 @@ def find_columns(columns, # names, or anything that has `.columns`
     return Roles(columns, **found, **predictions, sensitive=tuple(a for a in attributes if a not in used), score_type="logit" if logit else None,
                  choices=choices, unused=tuple(c for c in named if c not in used and c not in sum(choices.values(), ())))
 
-# %% ../nbs/08_tables.ipynb #c141
+# %% ../nbs/08_tables.ipynb #c142
 def _join_on(predictions, metadata, on:str|None) -> tuple[str, str]:
     "The key columns of both tables."
     if on is not None:
@@ -826,7 +832,7 @@ def _join_on(predictions, metadata, on:str|None) -> tuple[str, str]:
     raise InputError(f"the tables share no id column (ids of the predictions: {some(ours.values()) or 'none'}; of the metadata: {some(theirs.values()) or 'none'}); "
                      "name the key with --on column, or --on prediction_column=metadata_column")
 
-# %% ../nbs/08_tables.ipynb #c144
+# %% ../nbs/08_tables.ipynb #c145
 _ALIKE = (("leading zeros", lambda k: k.lstrip("0")), ("capital letters", str.casefold), ("the '.0' at the end", lambda k: k.removesuffix(".0")),
           ("the folder", lambda k: ntpath.basename(k)), ("the file ending", lambda k: os.path.splitext(k)[0]),
           ("the folder and the file ending", lambda k: os.path.splitext(ntpath.basename(k))[0]), ("spaces and separators", _plain))
@@ -845,7 +851,7 @@ def _why_not(left:pd.Series, right:pd.Series) -> str:
         if match: return f"but for {what} {match[0]!r} would match {match[1]!r}; write them alike in both tables"
     return f"for instance {some(left, 2)} against {some(right, 2)}"
 
-# %% ../nbs/08_tables.ipynb #c148
+# %% ../nbs/08_tables.ipynb #c149
 _SAMPLE_IDS = frozenset(map(_plain, SAMPLE_IDS.split()))
 
 def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", notes:Notes|None=None) -> None:
@@ -859,7 +865,7 @@ def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", n
     same = int(frame[again].duplicated().sum())
     if same: (Notes() if notes is None else notes).add(f"{where}: {plural(same, 'repeated row')}, the same in every column, counted again")
 
-# %% ../nbs/08_tables.ipynb #c152
+# %% ../nbs/08_tables.ipynb #c153
 def _one_per_key(metadata:pd.DataFrame, keys:pd.Series, column:str) -> tuple[pd.DataFrame, pd.Series]:
     "Metadata with one row per key; rows without a key and rows that only repeat another are left out."
     body, keys = metadata.reset_index(drop=True)[keys.notna()], keys[keys.notna()]
@@ -873,7 +879,7 @@ def _one_per_key(metadata:pd.DataFrame, keys:pd.Series, column:str) -> tuple[pd.
                          f"{plural(twice.nunique(), 'key')} in all); keep one row per key, or only columns that belong to the key")
     return body, keys
 
-# %% ../nbs/08_tables.ipynb #c156
+# %% ../nbs/08_tables.ipynb #c157
 def _merge_column(ours:pd.Series, theirs:pd.Series, column:str, keys:pd.Series, notes:Notes) -> pd.Series:
     "One column of two tables: equal where both know it, filled where one does."
     a, b = _keys(ours), _keys(theirs)
@@ -889,7 +895,7 @@ def _merge_column(ours:pd.Series, theirs:pd.Series, column:str, keys:pd.Series, 
     notes.add(f"column {column!r}: {plural(int(lacking.sum()), 'missing value')} of the predictions taken from the metadata")
     return ours.where(~lacking, theirs.set_axis(ours.index)) if not ours.isna().all() else theirs.set_axis(ours.index)
 
-# %% ../nbs/08_tables.ipynb #c159
+# %% ../nbs/08_tables.ipynb #c160
 def join_tables(predictions:pd.DataFrame, # one row per sample
                 metadata:pd.DataFrame, # one row per key
                 on:str|None=None, # key: "column", or "prediction_column=metadata_column"; by default the one id column that both have
@@ -915,7 +921,7 @@ def join_tables(predictions:pd.DataFrame, # one row per sample
     out = out.assign(**{c: _merge_column(out[c], rows[c], c, keys, notes) for c in both})
     return pd.concat([out, rows[[c for c in rows.columns if c not in out and c != right]]], axis=1)
 
-# %% ../nbs/08_tables.ipynb #c164
+# %% ../nbs/08_tables.ipynb #c165
 def _plain_value(value):
     "A cell as JSON knows it; infinity as text, since JSON has none."
     if isinstance(value, np.generic): value = value.item()
@@ -934,7 +940,7 @@ def _markdown(frame:pd.DataFrame) -> str:
     rows = [[cell(c) for c in frame.columns], ["---"] * frame.shape[1], *([cell(v) for v in row] for row in zip(*(frame[c].astype(object) for c in frame.columns)))]
     return "".join(f"| {' | '.join(r)} |\n" for r in rows)
 
-# %% ../nbs/08_tables.ipynb #c166
+# %% ../nbs/08_tables.ipynb #c167
 def _write_excel(frame:pd.DataFrame, path) -> None:
     "One sheet; text that begins with = stays text."
     require("openpyxl", "io", why="writing an Excel file")
@@ -958,7 +964,7 @@ WRITERS = {".csv": lambda frame, path: frame.to_csv(path, index=False, linetermi
            ".jsonl": _write_lines(lambda frame: "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in _json_records(frame))),
            ".md": _write_lines(_markdown), ".parquet": _write_parquet, ".xlsx": _write_excel}
 
-# %% ../nbs/08_tables.ipynb #c168
+# %% ../nbs/08_tables.ipynb #c169
 def write_table(frame:pd.DataFrame, path) -> Path:
     "Write a table, without its index, in the format that the ending of `path` says: .csv .tsv .json .jsonl .md .parquet .xlsx."
     path = Path(path)
@@ -971,7 +977,7 @@ def write_table(frame:pd.DataFrame, path) -> Path:
         except Exception as e: raise InputError(f"{path} cannot be written ({_reason(e)})") from None
     return path
 
-# %% ../nbs/08_tables.ipynb #c172
+# %% ../nbs/08_tables.ipynb #c173
 def _inside(value, root:str, outside:bool) -> tuple[str, str]:
     "The path that a cell means, and what is wrong with it."
     if _written(value) in (None, ""): return "", "there is no path"

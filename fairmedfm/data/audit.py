@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..core import InputError, plural, some, unknown_name
+from ..core import plural, some, unknown_name
 from .core import FIRST_COLUMNS, Dataset, progress, split_path
 from .images import read_container
 from .splits import leaks, patient_table
@@ -152,27 +152,7 @@ def plot_counts(counts:pd.DataFrame):
     if attributes: axes[0, 0].legend(frameon=False, fontsize=7, title=f"dark: {labels[-1]}" if labels else None, title_fontsize=7)
     return fig
 
-# %% ../../nbs/13_data.audit.ipynb #c030
-def audit(
-    data:Dataset, # a dataset with splits
-    attributes=None, # columns to look at; `None`: the dataset's attributes that are words, an age by its groups
-    files:bool=False, # compare the images' bytes too
-    smallest:int=30, # fewer rows of a class in a test group is a problem: an AUC of 20 positives is ± 0.1
-    strong:float=0.3, # Cramér's V from which an attribute is said to give the label away
-    quiet:bool=True,
-) -> Audit:
-    "Counts per split, group and label; leaks of patients and (with `files`) of image bytes; small groups; attributes that predict the label; what is missing."
-    samples = data.samples
-    for a in attributes or ():
-        if a not in samples or a in FIRST_COLUMNS: raise unknown_name("attribute", a, data.attributes)
-    chosen = list(attributes or _sensible(data))
-    words = [a for a in chosen if samples[a].nunique() <= 30]
-    missing = pd.DataFrame([{"attribute": a, "missing": int(samples[a].isna().sum()), "share": float(samples[a].isna().mean())} for a in chosen], columns=["attribute", "missing", "share"])
-    found = Audit(data.name, group_counts(samples, words), missing, associations(samples, chosen) if "label" in samples else associations(samples.head(0).assign(label=0), []),
-                  leaks(samples), twins(data, quiet) if files else None)
-    found.problems = [*_leak_sentences(found, samples), *_group_sentences(found.counts, smallest), *_attribute_sentences(found, strong)]
-    return found
-
+# %% ../../nbs/13_data.audit.ipynb #c031
 def _sensible(data:Dataset) -> list[str]:
     names = [f"{a}_group" if f"{a}_group" in data.samples else a for a in data.attributes]
     return [a for a in dict.fromkeys(names) if 1 <= data.samples[a].nunique() <= 30 or pd.api.types.is_numeric_dtype(data.samples[a])]
@@ -201,3 +181,24 @@ def _attribute_sentences(found:Audit, strong:float):
         if r["cramers_v"] >= strong and r["p"] < .01: yield f"{r['attribute']} predicts the label (Cramér's V {r['cramers_v']:.2f}" + (f", AUC {r['auc']:.2f})" if r["auc"] == r["auc"] else ")")
     for _, r in found.missing.iterrows():
         if r["share"] > .05: yield f"{r['attribute']} is missing in {r['missing']:,} rows ({r['share']:.0%}); they are in no group"
+
+# %% ../../nbs/13_data.audit.ipynb #c034
+def audit(
+    data:Dataset, # a dataset with splits
+    attributes=None, # columns to look at; `None`: the dataset's attributes that are words, an age by its groups
+    files:bool=False, # compare the images' bytes too
+    smallest:int=30, # fewer rows of a class in a test group is a problem: an AUC of 20 positives is ± 0.1
+    strong:float=0.3, # Cramér's V from which an attribute is said to give the label away
+    quiet:bool=True,
+) -> Audit:
+    "Counts per split, group and label; leaks of patients and (with `files`) of image bytes; small groups; attributes that predict the label; what is missing."
+    samples = data.samples
+    for a in attributes or ():
+        if a not in samples or a in FIRST_COLUMNS: raise unknown_name("attribute", a, data.attributes)
+    chosen = list(attributes or _sensible(data))
+    words = [a for a in chosen if samples[a].nunique() <= 30]
+    missing = pd.DataFrame([{"attribute": a, "missing": int(samples[a].isna().sum()), "share": float(samples[a].isna().mean())} for a in chosen], columns=["attribute", "missing", "share"])
+    found = Audit(data.name, group_counts(samples, words), missing, associations(samples, chosen) if "label" in samples else associations(samples.head(0).assign(label=0), []),
+                  leaks(samples), twins(data, quiet) if files else None)
+    found.problems = [*_leak_sentences(found, samples), *_group_sentences(found.counts, smallest), *_attribute_sentences(found, strong)]
+    return found

@@ -434,7 +434,7 @@ ROLE_NAMES = {
     "image": "image image_path img img_path image_file path file file_path filename volume scan dicom",
     "mask": "mask mask_path mask_file segmentation segmentation_path seg seg_path label_path annotation_path",
     "label": "label target y y_true class diagnosis ground_truth outcome",
-    "patient": "patient patient_id subject subject_id participant_id person_id case_id lesion_id",
+    "patient": "patient patient_id annot_id subject subject_id participant_id person_id case_id lesion_id",
     "split": "split set subset partition fold_name use",
     "id": "id image_id sample_id series_id scan_id study_id img_id",
 }
@@ -487,9 +487,10 @@ def _words(text:pd.Series, column:str, log:PrepareLog) -> pd.Series:
     for word, n in text[unknown].value_counts().items(): log.unknown(column, word, n)
     return _typed(text.where(~unknown, None))
 
-def _relative(text:pd.Series, root:Path) -> pd.Series:
-    root = f"{Path(root).absolute().as_posix().rstrip('/')}/"
-    return pd.Series([v[len(root):] if v is not None and v.startswith(root) else v for v in text], index=text.index, dtype=object)
+def _relative(text:pd.Series, roots) -> pd.Series:
+    starts = [f"{Path(r).absolute().as_posix().rstrip('/')}/" for r in roots]
+    def cut(v): return next((v[len(s):] for s in starts if v.startswith(s)), v)
+    return pd.Series([None if v is None else cut(v) for v in text], index=text.index, dtype=object)
 
 # %% ../../nbs/10_data.core.ipynb #c094
 def read_any(path, notes:Notes|None=None) -> pd.DataFrame:
@@ -498,18 +499,30 @@ def read_any(path, notes:Notes|None=None) -> pd.DataFrame:
     frame = table.read(text=table.columns)
     return pd.DataFrame({c: text_column(frame[c]) for c in frame.columns})
 
+def _pick_attributes(columns, given) -> list[str]:
+    by_plain = {_plain(c): c for c in columns}
+    for name in given or ():
+        if _plain(name) not in by_plain: raise unknown_name("column for an attribute called", name, columns)
+    return [by_plain[_plain(n)] for n in (given or ATTRIBUTE_NAMES) if _plain(n) in by_plain]
+
+def _own_ids(frame, roles, log) -> pd.Series:
+    if "id" in roles: log.note(f"column {roles['id']!r} repeats or is empty in places; the image paths are the ids")
+    paths = text_column(frame["image"])
+    return paths if not paths.duplicated().any() else pd.Series([f"{p or 'row'}#{i + 1}" for i, p in enumerate(paths)], index=paths.index, dtype=object)
+
+# %% ../../nbs/10_data.core.ipynb #c098
 def from_table(
     path, # a table in any format that `fairmedfm.tables` reads
     image_column=None, label_column=None, mask_column=None, patient_column=None, split_column=None, id_column=None, # `None`: found by common names
     attributes=None, # columns that are sensitive attributes; `None`: found by common names
     pos_label=None, # the class that the score stands for, when the words do not say it
-    root=None, # the folder of the images; `None`: the table's folder
+    root=None, # the folder of the images, or several; `None`: the table's folder
     files:bool=True, # whether every image has to exist
 ) -> Dataset:
     """Your own data as a `Dataset`, no code needed. Rows without a label are dropped and counted; unknown words become missing and are
     counted; an age in years also gives `age_group`. Whatever was assumed stands in `notes`."""
     path, log = Path(path), PrepareLog()
-    table, root = read_any(path, notes=log.notes), Path(root or path.parent)
+    table, roots = read_any(path, notes=log.notes), tuple(Path(r) for r in ((root or path.parent,) if isinstance(root, (str, Path, type(None))) else root))
     given = dict(image=image_column, label=label_column, mask=mask_column, patient=patient_column, split=split_column, id=id_column)
     roles = find_roles(table.columns, given)
     if "image" not in roles: raise InputError(f"{path.name} has no column of image paths (there are: {some(table.columns, 30)}); name it with --image_column")
@@ -525,7 +538,7 @@ def from_table(
     for c in others:
         frame[c] = _words(text_column(table[c]), c, log)
         if c in facts["attributes"] and pd.api.types.is_numeric_dtype(frame[c]) and "age" in c.lower() and f"{c}_group" not in others: frame[f"{c}_group"] = age_group(frame[c])
-    for c in {"image", "mask"} & set(frame): frame[c] = _relative(text_column(frame[c]), root)
+    for c in {"image", "mask"} & set(frame): frame[c] = _relative(text_column(frame[c]), roots)
     if "id" not in frame or text_column(frame["id"]).duplicated().any() or frame["id"].isna().any(): frame["id"] = _own_ids(frame, roles, log)
     for c, why in (("label", "without a label"), ("image", "without an image path"), ("mask", "without a mask path")):
         if c in frame: frame = log.drop(frame, frame[c].isna(), why)
@@ -533,21 +546,10 @@ def from_table(
         if s["dropped"]: log.note(f"{path.name}: {plural(s['dropped'], 'row')} {s['step']} left out")
     for c in facts["attributes"]:
         if words := log.unknown_words.get(c): log.note(f"{c}: {' and '.join(f'{n:,} {w}' for w, n in words.items())} of {len(table):,} rows are in no group")
-    samples = check_samples(frame, path.name, (root,) if files else (), log.notes)
-    return Dataset(samples, (root,), facts | {"log": log.to_dict()}, None, log.notes)
+    samples = check_samples(frame, path.name, roots if files else (), log.notes)
+    return Dataset(samples, roots, facts | {"log": log.to_dict()}, None, log.notes)
 
-def _pick_attributes(columns, given) -> list[str]:
-    by_plain = {_plain(c): c for c in columns}
-    for name in given or ():
-        if _plain(name) not in by_plain: raise unknown_name("column for an attribute called", name, columns)
-    return [by_plain[_plain(n)] for n in (given or ATTRIBUTE_NAMES) if _plain(n) in by_plain]
-
-def _own_ids(frame, roles, log) -> pd.Series:
-    if "id" in roles: log.note(f"column {roles['id']!r} repeats or is empty in places; the image paths are the ids")
-    paths = text_column(frame["image"])
-    return paths if not paths.duplicated().any() else pd.Series([f"{p or 'row'}#{i + 1}" for i, p in enumerate(paths)], index=paths.index, dtype=object)
-
-# %% ../../nbs/10_data.core.ipynb #c099
+# %% ../../nbs/10_data.core.ipynb #c103
 def progress(items, what:str="", total:int|None=None, quiet:bool=False):
     "Iterate over `items` with a progress bar on a terminal: `tqdm` if installed, else a plain counter."
     total = len(items) if total is None and hasattr(items, "__len__") else total

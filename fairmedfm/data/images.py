@@ -157,7 +157,7 @@ def is_dicom(path) -> bool:
     except OSError: return False
     return head[128:] == b"DICM" or (head[:2] in (b"\x08\x00", b"\x02\x00") and head[3:4] == b"\x00")
 
-# %% ../../nbs/12_data.images.ipynb #c038
+# %% ../../nbs/12_data.images.ipynb #c040
 def _open_dicom(path, stop:bool=False):
     pydicom = require("pydicom", "cls", why=f"reading {Path(path).name}")
     if not is_dicom(path): raise InputError(f"{path} is no DICOM file")
@@ -176,6 +176,7 @@ def _decode(ds, path) -> np.ndarray:
     ds.RescaleSlope, ds.RescaleIntercept = 1, 0
     return array[0] if array.shape[0] == 1 and array.ndim > 2 else array
 
+# %% ../../nbs/12_data.images.ipynb #c043
 def _number(ds, name, default=None):
     value = ds.get(name)
     value = value[0] if hasattr(value, "__len__") and not isinstance(value, (str, bytes)) and len(value) else value
@@ -201,6 +202,7 @@ def _pixels(ds, path) -> Scan:
     low, high = window or (float(array.min()), float(array.max()))
     return Scan(np.float32(low + high) - array.astype(np.float32), z + "YX", window=window, notes=["MONOCHROME1 turned around: white is high"])
 
+# %% ../../nbs/12_data.images.ipynb #c046
 def read_dicom(path) -> Scan:
     "One DICOM file: grey in physical units (white high) with the header's window, or RGB; several frames are a volume."
     ds = _open_dicom(path)
@@ -208,7 +210,7 @@ def read_dicom(path) -> Scan:
     mm = ds.get("PixelSpacing") or ds.get("ImagerPixelSpacing")
     return replace(scan, spacing=tuple(float(v) for v in mm) if mm and not scan.is_volume else None)
 
-# %% ../../nbs/12_data.images.ipynb #c043
+# %% ../../nbs/12_data.images.ipynb #c050
 def natural(name) -> list:
     "A sort key in which `image_10` comes after `image_9`."
     return [int(t) if t.isdigit() else t.lower() for t in re.split(r"(\d+)", str(name))]
@@ -219,6 +221,13 @@ def _normal(ds):
     row, col = np.array(o[:3], float), np.array(o[3:], float)
     return np.stack([np.cross(row, col), col, row])           # directions of z, y, x
 
+def _placed(scans, spacing, directions, notes) -> Scan:
+    array, one = np.stack([s.array for s in scans]), scans[0]
+    scan = Scan(array, "Z" + one.axes, spacing, one.window, notes + one.notes)
+    if directions is None: scan.notes.append("orientation unknown"); return scan
+    array, placed = to_canonical(array, spacing or (1, 1, 1), directions)
+    return replace(scan, array=array, spacing=placed if spacing else None)
+
 def _positions(headers) -> tuple[list, str]:
     "Where each slice lies in mm, and by which tag."
     normal = _normal(headers[0])
@@ -227,6 +236,7 @@ def _positions(headers) -> tuple[list, str]:
         if all(_number(h, tag) is not None for h in headers): return [_number(h, tag) for h in headers], tag
     return list(range(len(headers))), "file name"
 
+# %% ../../nbs/12_data.images.ipynb #c053
 def read_series(path) -> Scan:
     "The largest DICOM series in a folder (and below) as a volume in canonical orientation, slices sorted by position."
     files = sorted((p for p in Path(path).rglob("*") if p.is_file() and p.name != "DICOMDIR" and is_dicom(p)), key=lambda p: natural(p.relative_to(path).as_posix()))
@@ -251,14 +261,7 @@ def read_series(path) -> Scan:
     between = float(np.median(gaps)) if len(gaps) and tag in ("", "SliceLocation") else _number(first, "SpacingBetweenSlices", _number(first, "SliceThickness"))
     return _placed(scans, None if not mm or not between else (between, *map(float, mm)), _normal(first), notes)
 
-def _placed(scans, spacing, directions, notes) -> Scan:
-    array, one = np.stack([s.array for s in scans]), scans[0]
-    scan = Scan(array, "Z" + one.axes, spacing, one.window, notes + one.notes)
-    if directions is None: scan.notes.append("orientation unknown"); return scan
-    array, placed = to_canonical(array, spacing or (1, 1, 1), directions)
-    return replace(scan, array=array, spacing=placed if spacing else None)
-
-# %% ../../nbs/12_data.images.ipynb #c047
+# %% ../../nbs/12_data.images.ipynb #c057
 READERS:dict[str, Callable] = (
     dict.fromkeys((".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif"), read_picture)
     | dict.fromkeys((".npy", ".npz", ".h5", ".hdf5", ".mat"), read_container) | dict.fromkeys((".nii", ".nii.gz", ".mha", ".mhd", ".nrrd"), read_volume)
@@ -279,7 +282,7 @@ def read_scan(path, key:str|None=None, axes:str|None=None) -> Scan:
     if key is not None: raise InputError(f"{path} is no container: leave '::{key}' away")
     return reader(path)
 
-# %% ../../nbs/12_data.images.ipynb #c051
+# %% ../../nbs/12_data.images.ipynb #c061
 def grey_range(array:np.ndarray, percentiles=(0.5, 99.5), sample:int=1_000_000) -> tuple[float, float]:
     "The two percentiles of the finite grey values; of a regular subset of about `sample` values when there are more, exactly for (0, 100)."
     values = array.ravel()
@@ -287,7 +290,7 @@ def grey_range(array:np.ndarray, percentiles=(0.5, 99.5), sample:int=1_000_000) 
     if values.dtype.kind == "f": values = values[np.isfinite(values)]
     return tuple(float(v) for v in np.percentile(values, percentiles)) if values.size else (0.0, 0.0)
 
-# %% ../../nbs/12_data.images.ipynb #c054
+# %% ../../nbs/12_data.images.ipynb #c064
 WINDOWS = {"lung": (-1350, 150), "mediastinum": (-160, 240), "abdomen": (-160, 240), "liver": (-45, 155), "brain": (0, 80), "bone": (-450, 1050)}  # HU
 
 def to_uint8(
@@ -306,7 +309,7 @@ def to_uint8(
     scaled = np.clip((array.astype(np.float32) - np.float32(low))*np.float32(255/(high - low)), 0, 255)
     return np.rint(np.nan_to_num(scaled, copy=False)).astype(np.uint8)
 
-# %% ../../nbs/12_data.images.ipynb #c058
+# %% ../../nbs/12_data.images.ipynb #c072
 PLANES = {"axial": 0, "coronal": 1, "sagittal": 2}
 
 def plane_of(scan:Scan) -> str:
@@ -324,7 +327,7 @@ def reslice(scan:Scan, plane:str|None=None) -> Scan:
     mm = None if scan.spacing is None else tuple(scan.spacing[i] for i in order)
     return replace(scan, array=scan.array.transpose(*order, *range(3, scan.array.ndim))[:, ::-1], spacing=mm)
 
-# %% ../../nbs/12_data.images.ipynb #c062
+# %% ../../nbs/12_data.images.ipynb #c076
 def pick_slices(depth:int, n:int|None=None) -> np.ndarray:
     "The indices of `n` evenly spaced slices of `depth` (all of them if there are not more)."
     return np.arange(depth) if n is None or n >= depth else ((np.arange(n) + .5)*depth/n).astype(int)
@@ -337,7 +340,7 @@ def resize_depth(array:np.ndarray, depth:int) -> np.ndarray:
     mixed = array[low]*(1 - share) + array[high]*share
     return (np.rint(mixed) if array.dtype.kind in "iu" else mixed).astype(array.dtype)
 
-# %% ../../nbs/12_data.images.ipynb #c066
+# %% ../../nbs/12_data.images.ipynb #c080
 def read_image(
     path, # a file, or a folder with a DICOM series
     key:str|None=None, # the array inside a container
@@ -361,7 +364,7 @@ def read_image(
     if array.dtype != np.uint8 or (window is not None and not scan.is_colour): array = to_uint8(array, None if scan.is_colour else window, percentiles, per_slice)
     return array if scan.is_colour else np.repeat(array[..., None], 3, axis=-1)
 
-# %% ../../nbs/12_data.images.ipynb #c070
+# %% ../../nbs/12_data.images.ipynb #c084
 def _of_row(data:Dataset, i:int, column:str, read:Callable):
     row = data.samples.iloc[i]
     try: return read(data.path(row[column]), split_path(row[column])[1])

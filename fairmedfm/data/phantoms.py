@@ -26,7 +26,9 @@ __all__ = ['PHANTOMS', 'PHANTOM_SPECS', 'phi', 'detectability', 'ideal_auc', 'tr
            'draw_object', 'segment', 'dice_truth', 'prepare_seg_phantom', 'phantom_spec', 'make_phantom']
 
 # %% ../../nbs/14_data.phantoms.ipynb #c006
-def phi(x:float) -> float: return erfc(-x/sqrt(2))/2
+def phi(x:float) -> float:
+    "The standard normal distribution function Φ."
+    return erfc(-x/sqrt(2))/2
 
 def detectability(contrast:float, noise:float, spread:float, energy:float) -> float:
     "d′ of the best observer; `energy` is the sum of squares of the spot of brightness 1. Rounding to whole grey values adds a variance of 1/12."

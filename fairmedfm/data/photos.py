@@ -264,5 +264,6 @@ def prepare_oct(raw, log:PrepareLog) -> pd.DataFrame:
 OCT = DatasetSpec(
     "OCT", "retinal OCT volume", ("age",), label="1 = control (healthy), 0 = age-related macular degeneration", size="384 volumes (269 AMD, 115 controls)",
     licence="none stated; free download", access=OCT_ACCESS, prepare=prepare_oct, aliases=("Duke-OCT",), dims="3D", class_names=("macular degeneration", "normal"),
+    read={"axes": "YXZ", "n_slices": 20}, paper_read={"axes": "YXZ"},  # stored as rows, columns, B-scans
     prompts=("an optical coherence tomography image of a {} retina", "an OCT scan of an eye, {}"), url="https://people.duke.edu/~sf59/RPEDC_Ophth_2013_dataset.htm",
     notes=("the score speaks for a healthy eye, as published", "no sex and no race; age groups are cut at 70", "the published benchmark lists this set without using it: label and cut follow MEDFAIR"))

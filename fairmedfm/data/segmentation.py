@@ -29,9 +29,10 @@ __all__ = ['HAM10000_SEG', 'TUSC_ACCESS', 'TUSC', 'FAIRSEG_ACCESS', 'FAIRSEG_KEY
            'KITS_ACCESS', 'KITS_SMOKING_UNKNOWN', 'KITS23', 'FREESURFER', 'CANDI_ACCESS', 'CANDI_GROUPS', 'CANDI',
            'IRCADB_NAMES', 'IRCADB_BITS', 'IRCADB_STRUCTURES', 'IRCADB_ACCESS', 'IRCADB', 'SPIDER_ACCESS',
            'SPIDER_STRUCTURES', 'SPIDER', 'Bit', 'label_values', 'structure_mask', 'prepare_ham10000_seg',
-           'prepare_tusc', 'prepare_fairseg', 'clinical_reading', 'same_patient', 'merge_lungs', 'prepare_montgomery',
-           'weight_group', 'prepare_kits23', 'age_thirds', 'prepare_candi', 'structure_of', 'dicom_folder',
-           'series_geometry', 'structure_folders', 'merge_structures', 'prepare_ircadb', 'prepare_spider']
+           'prepare_tusc', 'fairseg_names', 'prepare_fairseg', 'clinical_reading', 'same_patient', 'merge_lungs',
+           'prepare_montgomery', 'weight_group', 'prepare_kits23', 'age_thirds', 'prepare_candi', 'structure_of',
+           'dicom_folder', 'series_geometry', 'structure_folders', 'merge_structures', 'prepare_ircadb',
+           'prepare_spider']
 
 # %% ../../nbs/18_data.segmentation.ipynb #c007
 class Bit(int):
@@ -114,7 +115,7 @@ def prepare_tusc(raw, log:PrepareLog) -> pd.DataFrame:
     log.note("there is no patient in the release: frames of one clip (one nodule) are a cluster, two nodules of one person may be on both sides of a split")
     return out
 
-# %% ../../nbs/18_data.segmentation.ipynb #c022
+# %% ../../nbs/18_data.segmentation.ipynb #c023
 TUSC = DatasetSpec(
     "TUSC", "thyroid ultrasound", ("sex", "age", "location"), label="the thyroid nodule", size="192 clips of 167 patients", licence="Stanford research agreement, no redistribution",
     access=TUSC_ACCESS, prepare=prepare_tusc, task="seg", structures={"nodule": 255}, pos_class=255, paper_split="none", url="https://aimi.stanford.edu/shared-datasets",
@@ -124,16 +125,17 @@ TUSC = DatasetSpec(
 FAIRSEG_ACCESS = "request Harvard-FairSeg (10,000 arrays and data_summary.csv) at https://github.com/Harvard-Ophthalmology-AI-Lab/FairSeg"
 FAIRSEG_KEYS = (("slo_fundus", "disc_cup_mask"), ("fundus", "disc_cup_borders"))
 
-def _fairseg_names(frame, table, files, log) -> list[str]:
+def fairseg_names(frame, files, table:str, log:PrepareLog) -> list[str]:
     "The array's file name for each row of the table: by its column `filename`, else by its counted first column (row 0 is file 1)."
     if "filename" in frame: return [f"{Path(v).stem}.npz" for v in frame["filename"]]
     by_number = {int(m[1]): n for n in files if (m := re.fullmatch(r"data_(\d+)\.npz", n))}
     counted = frame.columns[0] in ("column 1", "index") and frame.iloc[:, 0].map(lambda v: bool(v) and v.isdigit()).all()
     rows = [int(v) for v in frame.iloc[:, 0]] if counted else list(range(len(frame)))
-    if len(set(rows)) < len(rows): raise InputError(f"{table.name}: its first column repeats row numbers, so the rows cannot be matched with the files data_N.npz")
-    log.note(f"{table.name} names no files: row k belongs to file number k + 1, as published")
+    if len(set(rows)) < len(rows): raise InputError(f"{table}: its first column repeats row numbers, so the rows cannot be matched with the files data_N.npz")
+    log.note(f"{table} names no files: row k belongs to file number k + 1, as published")
     return [by_number.get(r + 1, f"data_{r + 1}.npz") for r in rows]
 
+# %% ../../nbs/18_data.segmentation.ipynb #c031
 def prepare_fairseg(raw, log:PrepareLog) -> pd.DataFrame:
     "The arrays of FairSeg in either layout, with data_summary.csv or metatabel.csv."
     raw = Path(raw)
@@ -143,7 +145,7 @@ def prepare_fairseg(raw, log:PrepareLog) -> pd.DataFrame:
     check_columns(frame, ("age", "gender", "race", "language"), table.name)
     log.count(f"patients in {table.name}", len(frame))
     if not files: raise InputError(f"{raw} holds no file data_NNNNN.npz of FairSeg; {FAIRSEG_ACCESS}")
-    names = _fairseg_names(frame, table, files, log)
+    names = fairseg_names(frame, files, table.name, log)
     sample = next((files[n] for n in names if n in files), next(iter(files.values())))
     with np.load(raw/sample, allow_pickle=False) as data: keys = set(data.files)
     pair = next((p for p in FAIRSEG_KEYS if keys.issuperset(p)), None)
@@ -162,18 +164,19 @@ def _same_sex(raw, out, log, most:int=200) -> None:
         if own is not None and sex is not None and {"0": "F", "1": "M"}.get(own.removesuffix(".0")) != sex:
             raise InputError(f"{image}: its own gender is {own} (0 = female, 1 = male) but the table says {sex}; table and arrays do not belong together row by row")
 
+# %% ../../nbs/18_data.segmentation.ipynb #c033
 FAIRSEG = DatasetSpec(
     "FairSeg", "SLO fundus", EYE_ATTRIBUTES, label="the optic disc or cup", size="10,000 images of 10,000 patients", licence="CC BY-NC-ND 4.0, research only",
     access=FAIRSEG_ACCESS, prepare=prepare_fairseg, aliases=("Harvard-FairSeg",), task="seg", structures={"disc": (-1, -2), "cup": -2, "rim": -1}, pos_class="disc", paper_split="none",
     paper_attributes=EYE_PUBLISHED, url="https://github.com/Harvard-Ophthalmology-AI-Lab/FairSeg", notes=("the disc is rim and cup together",))
 
-# %% ../../nbs/18_data.segmentation.ipynb #c034
+# %% ../../nbs/18_data.segmentation.ipynb #c038
 def clinical_reading(text:str) -> dict[str, str|None]:
     "`sex`, `age` and `same` (images named in the text) of a ClinicalReadings file, found by their keys in any line and case."
     found = {key: re.search(rf"^\W*patient'?s?\s+{key}\s*[:=]\s*(\S+)", text, re.IGNORECASE | re.MULTILINE) for key in ("sex", "age")}
     return {key: m[1].strip(" .,;") or None if m else None for key, m in found.items()} | {"same": re.findall(r"MCUCXR_\d+_[01]", text)}
 
-# %% ../../nbs/18_data.segmentation.ipynb #c037
+# %% ../../nbs/18_data.segmentation.ipynb #c041
 def same_patient(ids, links) -> list[str]:
     "The patient of each id: the first in order of all ids that `links` (pairs of ids) tie together, directly or through others; an id without a link is its own."
     leader = {i: i for i in ids}
@@ -184,14 +187,14 @@ def same_patient(ids, links) -> list[str]:
         if a in leader and b in leader: first, second = sorted((find(a), find(b))); leader[second] = first
     return [find(i) for i in ids]
 
-# %% ../../nbs/18_data.segmentation.ipynb #c041
+# %% ../../nbs/18_data.segmentation.ipynb #c045
 def merge_lungs(left, right, path) -> None:
     "Write the mask of both lungs to `path`: 128 where `left` is set, 255 where `right` is."
     a, b = (read_labels(p).array > 0 for p in (left, right))
     if a.shape != b.shape: raise InputError(f"{left} and {right} have different sizes, {a.shape} and {b.shape}; download the masks again")
     require("PIL.Image", "cls", why="writing masks").fromarray(np.where(b, 255, np.where(a, 128, 0)).astype(np.uint8)).save(path, format="PNG")
 
-# %% ../../nbs/18_data.segmentation.ipynb #c044
+# %% ../../nbs/18_data.segmentation.ipynb #c048
 MONTGOMERY_ACCESS = "download NLM-MontgomeryCXRSet.zip from https://openi.nlm.nih.gov/faq (MontgomerySet: CXR_png, ManualMask, ClinicalReadings)"
 
 def prepare_montgomery(raw, log:PrepareLog) -> pd.DataFrame:
@@ -219,13 +222,13 @@ def prepare_montgomery(raw, log:PrepareLog) -> pd.DataFrame:
         if not skip: log.make(name, lambda path: merge_lungs(*pair, path))
     return log.drop(out, gone, "no pair of lung masks")
 
-# %% ../../nbs/18_data.segmentation.ipynb #c046
+# %% ../../nbs/18_data.segmentation.ipynb #c050
 MONTGOMERY = DatasetSpec(
     "Montgomery", "chest X-ray", ("sex", "age", "tuberculosis"), label="the lungs", size="138 images (80 normal, 58 with tuberculosis)", licence="free use with credit (US National Library of Medicine)",
     access=MONTGOMERY_ACCESS, prepare=prepare_montgomery, task="seg", structures={"left lung": 128, "right lung": 255, "lungs": (128, 255)}, pos_class="lungs", paper_split="none",
     url="https://openi.nlm.nih.gov/faq", notes=("left and right are the names of the mask folders", "a few images are of the same patient, as their readings say", "a sex of O is in no group"))
 
-# %% ../../nbs/18_data.segmentation.ipynb #c051
+# %% ../../nbs/18_data.segmentation.ipynb #c055
 KITS_ACCESS = "clone https://github.com/neheller/kits23 and run kits23_download_data, which adds imaging.nii.gz to each case"
 KITS_SMOKING_UNKNOWN = ("not_found_in_emr", "na", "x", "unknown")
 
@@ -262,7 +265,7 @@ KITS23 = DatasetSpec(
     paper_split="none", read={"window": "abdomen", "plane": "axial"}, paper_read={"percentiles": (0, 100), "plane": "axial"}, url="https://github.com/neheller/kits23",
     notes=("an age of 0 (4 records) is taken as unknown", "the third value of gender has one patient: a group of its own, too small for a number"))
 
-# %% ../../nbs/18_data.segmentation.ipynb #c057
+# %% ../../nbs/18_data.segmentation.ipynb #c061
 _SIDES = {"cerebral white matter": (2, 41), "cerebral cortex": (3, 42), "lateral ventricle": (4, 43), "inferior lateral ventricle": (5, 44), "cerebellum white matter": (7, 46), "cerebellum cortex": (8, 47), "thalamus": (10, 49),
           "caudate": (11, 50), "putamen": (12, 51), "pallidum": (13, 52), "hippocampus": (17, 53), "amygdala": (18, 54), "accumbens": (26, 58), "ventral diencephalon": (28, 60), "vessel": (30, 62)}
 FREESURFER = {"third ventricle": 14, "fourth ventricle": 15, "brain stem": 16, "cerebrospinal fluid": 24} | {f"{side} {name}": pair[i] for i, side in enumerate(("left", "right")) for name, pair in _SIDES.items()} | _SIDES
@@ -275,7 +278,7 @@ def age_thirds(age) -> pd.Series:
     words = [None if x != x else f"<{low:g}" if x < low else f"{high:g}+" if x >= high else f"{low:g} to <{high:g}" for x in age]
     return pd.Series(words, index=age.index, dtype=object)
 
-# %% ../../nbs/18_data.segmentation.ipynb #c060
+# %% ../../nbs/18_data.segmentation.ipynb #c064
 CANDI_ACCESS = "register at https://www.nitrc.org/projects/candi_share for SchizBull_2008 and its tables of demographics"
 CANDI_GROUPS = {"HC": "healthy control", "BPDwoPsy": "bipolar without psychosis", "BPDwPsy": "bipolar with psychosis", "SS": "schizophrenia spectrum"}
 
@@ -303,7 +306,7 @@ CANDI = DatasetSpec(
     access=CANDI_ACCESS, prepare=prepare_candi, aliases=("SchizBull_2008",), task="seg", dims="3D", structures=FREESURFER, pos_class="brain stem", paper_split="none",
     paper_read={"percentiles": (0, 100)}, url="https://www.nitrc.org/projects/candi_share", notes=("children and adolescents: age_group holds thirds of the ages, not 60 years", "labels are FreeSurfer's numbers"))
 
-# %% ../../nbs/18_data.segmentation.ipynb #c066
+# %% ../../nbs/18_data.segmentation.ipynb #c070
 IRCADB_NAMES = {  # structure → pattern of the folder names that belong to it
     "liver": r"liver", "liver tumor": r"livertumou?rs?\d*", "liver cyst": r"liver(kyste?|cyst)s?\d*", "metastasectomy": r"metastasectomie\d*", "tumor": r"tumou?rs?\d*", "portal vein": r"portalvein\d*",
     "venous system": r"venoussystem", "vena cava": r"venacava", "artery": r"artery", "left kidney": r"leftkidney", "right kidney": r"rightkidney", "left lung": r"leftlung", "right lung": r"rightlung",
@@ -317,7 +320,7 @@ def structure_of(folder_name:str) -> str|None:
     word = re.sub(r"[^a-z0-9]", "", folder_name.lower())
     return next((name for name, pattern in IRCADB_NAMES.items() if re.fullmatch(pattern, word)), None)
 
-# %% ../../nbs/18_data.segmentation.ipynb #c069
+# %% ../../nbs/18_data.segmentation.ipynb #c073
 def dicom_folder(case, name:str, log:PrepareLog) -> Path|None:
     "The folder `name` of a case, whatever its nesting: `case/name/name`, `case/name`, or `case/name.zip`, which is unpacked into `log.made` once; `None` when there is none."
     case = Path(case)
@@ -335,7 +338,7 @@ def dicom_folder(case, name:str, log:PrepareLog) -> Path|None:
         os.replace(Path(tmp)/"all", target)
     return inner(target)
 
-# %% ../../nbs/18_data.segmentation.ipynb #c072
+# %% ../../nbs/18_data.segmentation.ipynb #c076
 def series_geometry(folder) -> tuple[list[Path], list[int], np.ndarray, str|None]:
     "A scan's files in natural order of their names, the order of their positions, the affine (RAS, mm) of the stack in that order, and PatientSex."
     pydicom = require("pydicom", "cls", why="reading the headers of the scan")
@@ -372,7 +375,7 @@ def merge_structures(scan, structures, path) -> None:
     image = nib.Nifti1Image(volume.transpose(2, 1, 0), affine)
     Path(path).write_bytes(gzip.compress(image.to_bytes(), 5, mtime=0))
 
-# %% ../../nbs/18_data.segmentation.ipynb #c077
+# %% ../../nbs/18_data.segmentation.ipynb #c081
 IRCADB_ACCESS = "download 3Dircadb1.zip from https://www.ircad.fr/research/data-sets/liver-segmentation-3d-ircadb-01 and unpack it once (the inner zip files may stay)"
 
 def prepare_ircadb(raw, log:PrepareLog) -> pd.DataFrame:
@@ -404,7 +407,7 @@ IRCADB = DatasetSpec(
     read={"window": "abdomen", "plane": "axial"}, paper_read={"percentiles": (0, 100), "plane": "axial"}, url="https://www.ircad.fr/research/data-sets/liver-segmentation-3d-ircadb-01",
     notes=("20 patients, 10 of each sex: almost no power", "no age in the release", "labels are bit flags of this project, not the codes of LABELLED_DICOM", "a folder called tumor (not livertumor) need not be in the liver"))
 
-# %% ../../nbs/18_data.segmentation.ipynb #c083
+# %% ../../nbs/18_data.segmentation.ipynb #c087
 SPIDER_ACCESS = "download images.zip, masks.zip and overview.csv from https://doi.org/10.5281/zenodo.10159290"
 SPIDER_STRUCTURES = {"vertebrae": (*range(1, 26), *range(101, 126)), "complete vertebrae": range(1, 26), "partial vertebrae": range(101, 126), "spinal canal": 100, "discs": range(201, 226)}
 

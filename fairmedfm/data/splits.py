@@ -160,9 +160,10 @@ def make_splits(
     balance:str|None=None, # attribute to balance the test split by; `None`: sex if there, else the first attribute with groups
     test:float=0.2, valid:float=0.1, random_state:int=0,
 ) -> Dataset:
-    "The same dataset with `split` filled. Order of rules: split files, the dataset's published rule (paper), the official column, by patient (sound) or by image (paper)."
+    "The same dataset with `split` filled. Order of rules: split files (under paper also those found beside the data), the published rule (paper), the official column, by patient (sound) or by image (paper)."
     if protocol not in ("sound", "paper"): raise InputError(f"there is no protocol {protocol!r} (there are: 'sound', 'paper')")
     samples, notes, sound = data.samples, data.notes, protocol == "sound"
+    if not sound: files = files or data.facts.get("split_files")
     if files: samples = samples.assign(split=split_from_files(samples, files, notes))
     rule = "split files" if files else _rule(data, sound)
     if rule == "published, by image" and data.spec is not None and data.spec.paper_split == "files":

@@ -270,6 +270,8 @@ class ModelSpec:
     lora: tuple = ()                                      # patterns of module names; the first that matches any is used
     checked: str = "small checkpoint"                     # how the loading was checked
     note: str = ""
+    @property
+    def dims(self) -> str: return "3D" if isinstance(self.preprocess, VolumePreprocess) else "2D"
 
 # %% ../../nbs/20_models.core.ipynb #c053
 def folder_here(spec:ModelSpec, root="./pretrained") -> Path|None:

@@ -145,10 +145,11 @@ OPENCLIP_ROWS = (
               hub="microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", kwargs=dict(bert=dict(vocab_size=30522)),
               files=("open_clip_pytorch_model.bin", "open_clip_model.safetensors"), preprocess=Preprocess(224, norm=OPENAI),
               text=Text(256, "max_length", mask=False), lora=_TRUNK_LORA, note="projected embedding",
-              keys=Keys(unexpected=((r".*position_ids$", "a counter that older files store"),))),
+              keys=Keys(unexpected=((r".*position_ids$", "a counter that older files store"),
+                                    (r"text\.transformer\.pooler\.", "BERT's own pooler; the class token does not pass through it")))),
     ModelSpec("PubMedCLIP", domain="radiology figures", dim=512, params=151.3, licence="MIT", loader=load_arch, **_OPEN,
-              hub="sarahESL/PubMedCLIP", files=("PubMedCLIP_ViT32.pth",), arch="ViT-B-32-quickgelu", preprocess=Preprocess(224, norm=OPENAI),
-              text=Text(77, factor=math.exp(0.01)/math.exp(0.07)), lora=_NATIVE_LORA,
+              hub="sarahESL/PubMedCLIP", files=("PubMedCLIP_ViT32.pth",), arch="ViT-B-32-quickgelu",
+              preprocess=Preprocess(224, norm=OPENAI), text=Text(77, factor=math.exp(0.01)/math.exp(0.07)), lora=_NATIVE_LORA,
               note="projected embedding; a converted copy is hf:flaviagiammarino/pubmed-clip-vit-base-patch32"),
     ModelSpec("CONCH", domain="pathology", dim=512, params=198.0, licence="CC BY-NC-ND 4.0", gated=True, loader=load_conch, **_OPEN,
               hub="MahmoodLab/conch", files=("pytorch_model.bin",), preprocess=Preprocess(448, norm=OPENAI),
@@ -165,7 +166,7 @@ def load_tag(spec:ModelSpec, path) -> OpenClipTower:
     model = build_open_clip(config, extra=spec.extra)
     with _hush():
         try: open_clip.load_checkpoint(model, str(weight_files(spec, path)[0]))
-        except (RuntimeError, KeyError, ValueError) as e:
+        except (RuntimeError, AssertionError, KeyError, ValueError) as e:
             raise InputError(f"the tensors of {Path(path).name} are not those of {spec.name}: {' '.join(str(e).split())[:200]}") from e
     return OpenClipTower(spec, model, ArchTokens(spec, spec.arch), config["embed_dim"])
 
