@@ -10,9 +10,9 @@ _EXPORTS = {
     "metrics": (
         "auc_gap", "worst_group_auc", "accuracy_gap", "bce_gap", "ece_gap", "equal_opportunity_difference", "equalized_odds_score",
         "auc_difference", "equity_scaled_auc", "equalized_odds_difference", "demographic_parity_difference",
-        "metric_gap", "group_metric",
+        "metric_gap", "group_metric", "performance_scaled_disparity",
     ),
-    "masks": ("dice_gap", "worst_group_dice", "dice_std", "dice_skewness", "equity_scaled_dice"),
+    "masks": ("dice_gap", "worst_group_dice", "dice_std", "dice_skewness", "equity_scaled_dice", "mask_scores", "read_mask"),
     "report": ("evaluate", "evaluate_segmentation", "FairnessReport"),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}

@@ -26,7 +26,8 @@ def test_what_is_written_is_read_back(tmp_path_factory, rows):
     samples = check_samples(pd.DataFrame([{"id": i, "patient": p, "image": f"{i}.png", "label": y, "sex": None if s is None else f"w {s}", "age": np.nan if a is None else a} for i, p, s, a, y in rows]))
     write_samples(samples, folder, {"name": "x"})
     back = read_samples(folder).samples
-    pd.testing.assert_frame_equal(back, samples, check_dtype=False)
+    plain = lambda f: f.astype(object).where(f.notna(), None)  # a column without a value has no type
+    pd.testing.assert_frame_equal(plain(back), plain(samples))
     assert back.id.dtype == object and back.label.dtype == "int64" and is_finished(folder)
 
 

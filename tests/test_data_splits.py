@@ -102,7 +102,7 @@ def test_rules_in_their_order(tmp_path):
     for n, rows in (("train", table[:100]), ("test", table[100:])): rows[["id"]].to_csv(tmp_path/f"{n}.csv", index=False)
     files = {n: str(tmp_path/f"{n}.csv") for n in ("train", "test")}
     assert rule(table, files=files) == "split files" and rule(table, "paper", spec, facts={"split_files": files}) == "split files" and rule(table, "sound", spec, facts={"split_files": files}) == "by patient"
-    with pytest.raises(InputError, match="no column holds ids"): split_from_files(table.assign(id=table.id + "x", image="z/" + table.image + "y"), files)
+    with pytest.raises(InputError, match="no column holds ids"): split_from_files(table.assign(id=table.id + "x", image="z/x" + table.image), files)
 
 
 def test_a_split_with_valid_but_no_test_is_evaluated_on_valid(shared):
