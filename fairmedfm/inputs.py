@@ -242,39 +242,6 @@ def class_order(y, n_columns:int, names, labels) -> list:
     raise InputError(f"y_score has {n_columns} columns and y_true holds {len(classes)} classes ({some(classes)}); pass labels=[…] in column order, or score_column=")
 
 # %% ../nbs/01_inputs.ipynb #c047
-def questions(
-    y_true,                     # labels (n,), one-hot rows (n, C), or a column per finding (n, L)
-    y_score,                    # scores (n,) or one column per class or finding (n, C)
-    *, pos_label=None,          # the positive class
-    score_type:str="auto",      # "auto", "probability", "logit" or "rank"
-    score_column=None,          # position or name of the positive column of `y_score`
-    labels=None,                # the class of each score column, in order
-    drop_labels=(),             # labels to leave out, e.g. [-1]
-    one_vs_rest:bool=False,     # count every label but `pos_label` as negative
-    multi_label:bool|None=None, # force (True) or forbid (False) reading a label matrix as findings
-    missing:str="raise",        # rows whose score is missing: "raise" or "drop" (counted)
-    notes:Notes|None=None,      # collects what was decided
-) -> tuple:                     # (list of Question, facts for the report's metadata)
-    "Labels and scores as a list of binary questions."
-    notes = Notes() if notes is None else notes
-    if missing not in ("raise", "drop"): raise InputError(f"missing={missing!r} is neither 'raise' nor 'drop'")
-    y, (s, tol, ok) = as_array(y_true, "y_true"), numeric(y_score, "y_score", missing == "drop")
-    s, y = _fit_shapes(s, y, y_score)
-    if ok is not None: y = _without(y, ok, notes)
-    names = (_columns(y_true), _columns(y_score))
-    kind, s, how = score_kind(s, tol, score_type, notes)
-    facts = {"score_type": how}
-    if y.ndim == 2:
-        has = None if multi_label else _one_hot(y)
-        if has is None and multi_label is False: raise InputError("y_true has rows that are not one-hot; pass multi_label=True, or one column of labels")
-        if has is None:
-            if y.shape != s.shape: raise InputError(f"y_true has {y.shape[1]} columns that are not one-hot and y_score has {1 if s.ndim == 1 else s.shape[1]}; give one score column per finding")
-            return multilabel(y, s, kind, names[0] or names[1] or [f"finding {j}" for j in range(y.shape[1])], notes, drop_labels), facts
-        y, facts["labels"] = _class_of(y, has, names[0]), "one-hot rows"
-    if s.ndim == 1: return [_vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes)], facts
-    return _matrix(y, s, kind, pos_label, score_column, labels, names[1], drop_labels, one_vs_rest, notes), facts
-
-# %% ../nbs/01_inputs.ipynb #c048
 def _without(y, ok, notes):
     "Labels whose score is missing become missing labels, which are dropped and counted."
     notes.add(f"y_score: {plural(int((~ok).sum()), 'row')} without a score left out")
@@ -317,6 +284,39 @@ def _position(column, names, n):
     except (TypeError, ValueError): raise InputError(f"score_column {column!r} is none of the {n} columns of y_score{f' ({some(names)})' if names else ''}") from None
     if not -n <= k < n: raise InputError(f"score_column {k} is out of range: y_score has {n} columns, counted from 0")
     return k % n
+
+# %% ../nbs/01_inputs.ipynb #c048
+def questions(
+    y_true,                     # labels (n,), one-hot rows (n, C), or a column per finding (n, L)
+    y_score,                    # scores (n,) or one column per class or finding (n, C)
+    *, pos_label=None,          # the positive class
+    score_type:str="auto",      # "auto", "probability", "logit" or "rank"
+    score_column=None,          # position or name of the positive column of `y_score`
+    labels=None,                # the class of each score column, in order
+    drop_labels=(),             # labels to leave out, e.g. [-1]
+    one_vs_rest:bool=False,     # count every label but `pos_label` as negative
+    multi_label:bool|None=None, # force (True) or forbid (False) reading a label matrix as findings
+    missing:str="raise",        # rows whose score is missing: "raise" or "drop" (counted)
+    notes:Notes|None=None,      # collects what was decided
+) -> tuple:                     # (list of Question, facts for the report's metadata)
+    "Labels and scores as a list of binary questions."
+    notes = Notes() if notes is None else notes
+    if missing not in ("raise", "drop"): raise InputError(f"missing={missing!r} is neither 'raise' nor 'drop'")
+    y, (s, tol, ok) = as_array(y_true, "y_true"), numeric(y_score, "y_score", missing == "drop")
+    s, y = _fit_shapes(s, y, y_score)
+    if ok is not None: y = _without(y, ok, notes)
+    names = (_columns(y_true), _columns(y_score))
+    kind, s, how = score_kind(s, tol, score_type, notes)
+    facts = {"score_type": how}
+    if y.ndim == 2:
+        has = None if multi_label else _one_hot(y)
+        if has is None and multi_label is False: raise InputError("y_true has rows that are not one-hot; pass multi_label=True, or one column of labels")
+        if has is None:
+            if y.shape != s.shape: raise InputError(f"y_true has {y.shape[1]} columns that are not one-hot and y_score has {1 if s.ndim == 1 else s.shape[1]}; give one score column per finding")
+            return multilabel(y, s, kind, names[0] or names[1] or [f"finding {j}" for j in range(y.shape[1])], notes, drop_labels), facts
+        y, facts["labels"] = _class_of(y, has, names[0]), "one-hot rows"
+    if s.ndim == 1: return [_vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes)], facts
+    return _matrix(y, s, kind, pos_label, score_column, labels, names[1], drop_labels, one_vs_rest, notes), facts
 
 # %% ../nbs/01_inputs.ipynb #c052
 @dataclass
@@ -463,6 +463,26 @@ def intersect(parts:list) -> Grouping:
     return Grouping(" & ".join(_quoted([g.name for g in parts])), codes, names, {"(unknown in one of them)": n_unknown} if n_unknown else {})
 
 # %% ../nbs/01_inputs.ipynb #c078
+def _bins_for(bins, columns) -> dict:
+    if bins is None: return {}
+    if not isinstance(bins, Mapping):
+        if len(columns) > 1: raise InputError(f"bins={bins!r} does not say for which attribute; write bins={{{next(iter(columns))!r}: {bins!r}}}")
+        return {next(iter(columns)): bins}
+    if stray := [k for k in bins if str(k) not in columns]: raise InputError(f"bins name {some(stray)}, which is no attribute (there are: {some(columns, 30)})")
+    return {str(k): v for k, v in bins.items()}
+
+def _combinations(parts, intersectional) -> list:
+    if intersectional is True:
+        if len(parts) < 2: raise InputError("intersectional=True needs at least two attributes")
+        return [parts]
+    by_name, out = {g.name: g for g in parts}, []
+    for names in intersectional or ():
+        if isinstance(names, str) or len(names) < 2: raise InputError(f"intersectional: {names!r} is not a tuple of two or more attribute names")
+        if stray := [k for k in names if k not in by_name]: raise InputError(f"intersectional names {some(stray)}, which is no attribute (there are: {some(by_name, 30)})")
+        out.append([by_name[k] for k in names])
+    return out
+
+# %% ../nbs/01_inputs.ipynb #c079
 def feature_columns(sensitive_features) -> dict:
     "Attribute name → column, for a Series, an array, a table (pandas, polars, Arrow) or a mapping."
     s = sensitive_features
@@ -489,26 +509,6 @@ def groupings(sensitive_features, n:int|None=None, *, bins=None, intersectional=
         if n is not None and len(g.codes) != n: raise InputError(f"{g.name!r} has {plural(len(g.codes), 'value')} for {plural(n, 'sample')}")
         if g.unknown: notes.add(f"{g.name}: {plural(g.n_unknown, 'sample')} of unknown group ({', '.join(f'{k}: {v:,}' for k, v in g.unknown.items())}) left out of its comparisons")
     return out + [intersect(parts) for parts in _combinations(out, intersectional)]
-
-# %% ../nbs/01_inputs.ipynb #c079
-def _bins_for(bins, columns) -> dict:
-    if bins is None: return {}
-    if not isinstance(bins, Mapping):
-        if len(columns) > 1: raise InputError(f"bins={bins!r} does not say for which attribute; write bins={{{next(iter(columns))!r}: {bins!r}}}")
-        return {next(iter(columns)): bins}
-    if stray := [k for k in bins if str(k) not in columns]: raise InputError(f"bins name {some(stray)}, which is no attribute (there are: {some(columns, 30)})")
-    return {str(k): v for k, v in bins.items()}
-
-def _combinations(parts, intersectional) -> list:
-    if intersectional is True:
-        if len(parts) < 2: raise InputError("intersectional=True needs at least two attributes")
-        return [parts]
-    by_name, out = {g.name: g for g in parts}, []
-    for names in intersectional or ():
-        if isinstance(names, str) or len(names) < 2: raise InputError(f"intersectional: {names!r} is not a tuple of two or more attribute names")
-        if stray := [k for k in names if k not in by_name]: raise InputError(f"intersectional names {some(stray)}, which is no attribute (there are: {some(by_name, 30)})")
-        out.append([by_name[k] for k in names])
-    return out
 
 # %% ../nbs/01_inputs.ipynb #c083
 def weights_of(sample_weight, n:int) -> np.ndarray|None:

@@ -67,9 +67,7 @@ def _plain(x):
     if isinstance(x, float) and not math.isfinite(x): return None
     return x if isinstance(x, (str, int, float, bool, type(None))) else str(x)
 
-_plain({"n": np.int64(3), "auc": np.nan, "names": pd.Index(["F"])})
-
-# %% ../nbs/05_report.ipynb #c015
+# %% ../nbs/05_report.ipynb #c016
 @dataclass(repr=False)
 class FairnessReport:
     "The answer: `summary` (a row per attribute), `by_group`, `overall`, `unknown`, `warnings` and `metadata`, and its renderings."
@@ -88,7 +86,7 @@ class FairnessReport:
     def __repr__(self): return render_text(self)
     def _repr_html_(self): return render_html(self)
 
-# %% ../nbs/05_report.ipynb #c017
+# %% ../nbs/05_report.ipynb #c019
 def _nested(frame:pd.DataFrame) -> dict:
     "A frame as nested dicts, one level per level of its index."
     out = {}
@@ -113,7 +111,7 @@ def _to_json(self, path=None) -> str:
 
 FairnessReport.to_dict, FairnessReport.to_json = _to_dict, _to_json
 
-# %% ../nbs/05_report.ipynb #c020
+# %% ../nbs/05_report.ipynb #c022
 def _to_frame(self) -> pd.DataFrame:
     "One row per number: the levels of the index, `metric`, `value`; the summary's rows have no group."
     numbers = self.by_group.drop(columns="skipped", errors="ignore")
@@ -129,7 +127,7 @@ def _to_csv(self, path=None) -> str:
 
 FairnessReport.to_frame, FairnessReport.to_csv = _to_frame, _to_csv
 
-# %% ../nbs/05_report.ipynb #c024
+# %% ../nbs/05_report.ipynb #c026
 SHOWN = {"cls": ("n", "auc", "acc", "tpr", "tnr", "ece", "skipped"), "seg": ("n", "mean_dice", "std", "median", "skipped")}
 
 def _cell(v) -> str:
@@ -148,7 +146,7 @@ def _shown(self) -> tuple:
     show = lambda f: pd.DataFrame({c: [_cell(int(v) if c in counts and v == v else v) for v in f[c]] for c in f}, index=f.index)
     return show(self.summary), show(self.by_group[columns])
 
-# %% ../nbs/05_report.ipynb #c026
+# %% ../nbs/05_report.ipynb #c028
 def _grid(frame:pd.DataFrame) -> list:
     "Header and rows as text, the index first."
     index = [[str(x) for x in (k if isinstance(k, tuple) else (k,))] for k in frame.index]
@@ -176,7 +174,7 @@ def render_text(self) -> str:
     lines = [_headline(self), *(f"  {a}" for a in _assumptions(self)), "", _text_table(summary.T if len(summary) == 1 and summary.index.nlevels == 1 else summary) if False else _text_table(summary), "", _text_table(groups)]
     return "\n".join(lines + ([""] + [f"! {w}" for w in self.warnings] if self.warnings else []))
 
-# %% ../nbs/05_report.ipynb #c028
+# %% ../nbs/05_report.ipynb #c030
 def _md(text) -> str: return "".join("\\" + ch if ch in "\\|`*_[]<>#" else " " if ch in "\r\n" else ch for ch in str(text))
 
 def _md_table(frame) -> str:
@@ -194,7 +192,7 @@ def _to_markdown(self, path=None) -> str:
 
 FairnessReport.to_markdown = _to_markdown
 
-# %% ../nbs/05_report.ipynb #c032
+# %% ../nbs/05_report.ipynb #c034
 def _html_table(frame, marks=()) -> str:
     head, *rows = _grid(frame)
     e, n = html.escape, frame.index.nlevels
@@ -222,7 +220,7 @@ def render_html(self) -> str:
     note = f"<ul style='color:#8a4b00'>{warn}</ul>" if warn else ""
     return f"<div><p><b>{html.escape(_headline(self))}</b><br><small>{html.escape('; '.join(_assumptions(self)))}</small></p>{note}{_html_table(summary)}{_html_table(groups, _behind(self, groups.columns))}</div>"
 
-# %% ../nbs/05_report.ipynb #c035
+# %% ../nbs/05_report.ipynb #c037
 def _filled(columns, c, n): return columns[c] if c in columns else [None if c == "skipped" else np.nan] * n
 
 def _stack(rows:list, names:list) -> pd.DataFrame:
@@ -237,7 +235,32 @@ def unknown_table(parts) -> pd.DataFrame:
     "The samples that are in no group of an attribute."
     return pd.DataFrame([(g.name, k, v) for g in parts for k, v in g.unknown.items()], columns=["attribute", "value", "n"])
 
-# %% ../nbs/05_report.ipynb #c038
+# %% ../nbs/05_report.ipynb #c040
+def _one_question(q, parts, threshold, w, extra, notes) -> dict:
+    "Everything the report holds about one question."
+    ranking = Ranking(q, max(len(g.names) for g in parts), q.take(w))
+    out = {"summary": [], "by_group": [], "thresholds": {}}
+    for g in parts:
+        c = Comparison(q, g, threshold, ranking, notes=notes)
+        tie = c.check()
+        out["summary"].append(([(g.name,)], {k: [v] for k, v in summary_row(c, extra).items()}))
+        out["by_group"].append(([(g.name, name) for name in g.names], group_columns(c, extra, tie)))
+        out["thresholds"][g.name] = c.t
+    whole = Comparison(q, None, threshold, ranking)
+    out["overall"] = {k: v[0] for k, v in group_columns(whole, extra).items() if k != "skipped"}
+    out["t"] = whole.t
+    return out
+
+def _assemble(qs, parts, results, threshold, extra, notes, facts) -> FairnessReport:
+    many = len(qs) > 1 or qs[0].name is not None
+    level = lambda kind, names: _stack([([(q.name, *k) for k in keys] if many else keys, cols) for q, r in zip(qs, results) for keys, cols in r[kind]], (["target"] if many else []) + names)
+    name, rule = read_threshold(threshold)
+    by = (lambda key: {q.name: r[key] for q, r in zip(qs, results)}) if many else (lambda key: results[0][key])
+    meta = {**facts, "positive": [q.positive for q in qs] if many else qs[0].positive, "n_dropped": {q.name: q.n_dropped for q in qs} if many else qs[0].n_dropped,
+            "threshold": {"name": name, "tuned": callable(rule), "value": by("t"), "by_attribute": by("thresholds")}, "metrics": list(extra), "attributes": [g.name for g in parts]}
+    return FairnessReport("cls", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), by("overall"), list(notes), meta, unknown_table(parts))
+
+# %% ../nbs/05_report.ipynb #c041
 def evaluate(
     y_true,                       # labels (n,), one-hot rows (n, C), or one column per finding (n, L)
     y_score,                      # scores (n,), one column per class (n, C) or per finding (n, L)
@@ -269,32 +292,7 @@ def evaluate(
     results = [_one_question(q, parts, threshold, w, extra, notes) for q in qs]
     return _assemble(qs, parts, results, threshold, extra, notes, {"n_samples": n, **facts, "weighted": w is not None, "bins": bins})
 
-# %% ../nbs/05_report.ipynb #c039
-def _one_question(q, parts, threshold, w, extra, notes) -> dict:
-    "Everything the report holds about one question."
-    ranking = Ranking(q, max(len(g.names) for g in parts), q.take(w))
-    out = {"summary": [], "by_group": [], "thresholds": {}}
-    for g in parts:
-        c = Comparison(q, g, threshold, ranking, notes=notes)
-        tie = c.check()
-        out["summary"].append(([(g.name,)], {k: [v] for k, v in summary_row(c, extra).items()}))
-        out["by_group"].append(([(g.name, name) for name in g.names], group_columns(c, extra, tie)))
-        out["thresholds"][g.name] = c.t
-    whole = Comparison(q, None, threshold, ranking)
-    out["overall"] = {k: v[0] for k, v in group_columns(whole, extra).items() if k != "skipped"}
-    out["t"] = whole.t
-    return out
-
-def _assemble(qs, parts, results, threshold, extra, notes, facts) -> FairnessReport:
-    many = len(qs) > 1 or qs[0].name is not None
-    level = lambda kind, names: _stack([([(q.name, *k) for k in keys] if many else keys, cols) for q, r in zip(qs, results) for keys, cols in r[kind]], (["target"] if many else []) + names)
-    name, rule = read_threshold(threshold)
-    by = (lambda key: {q.name: r[key] for q, r in zip(qs, results)}) if many else (lambda key: results[0][key])
-    meta = {**facts, "positive": [q.positive for q in qs] if many else qs[0].positive, "n_dropped": {q.name: q.n_dropped for q in qs} if many else qs[0].n_dropped,
-            "threshold": {"name": name, "tuned": callable(rule), "value": by("t"), "by_attribute": by("thresholds")}, "metrics": list(extra), "attributes": [g.name for g in parts]}
-    return FairnessReport("cls", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), by("overall"), list(notes), meta, unknown_table(parts))
-
-# %% ../nbs/05_report.ipynb #c054
+# %% ../nbs/05_report.ipynb #c055
 def _spread(values, group) -> tuple:
     "Summary and per-group columns of a mask metric other than Dice."
     t = group_table(values, group)
@@ -319,7 +317,26 @@ def _one_structure(scores:dict, parts, notes) -> dict:
     out["overall"] = {f"mean_{m}": float(np.nanmean(v)) if (~np.isnan(v)).any() else np.nan for m, v in scores.items()}
     return out
 
-# %% ../nbs/05_report.ipynb #c056
+# %% ../nbs/05_report.ipynb #c057
+def _given(dice, notes) -> dict:
+    "Structure → metric → values, from given Dice values: a vector, or a table with a column per structure."
+    columns = {str(c): dice[c] for c in dice.columns} if hasattr(dice, "columns") else dice if isinstance(dice, dict) else {None: dice}
+    if not columns: raise InputError("dice holds no column")
+    return {name: {"dice": dice_values(v, notes)} for name, v in columns.items()}
+
+def _computed(samples) -> dict:
+    "Structure → metric → values, from the rows of `mask_scores`."
+    metrics = [m for m in samples.columns if m in MASK_METRICS]
+    parts = {None: samples} if "label" not in samples else dict(list(samples.groupby("label", sort=False)))
+    return {name if name is None else str(name): {m: f[m].to_numpy(float) for m in metrics} for name, f in parts.items()}
+
+def _assemble_masks(results, parts, samples, notes, facts) -> FairnessReport:
+    many = None not in results
+    level = lambda kind, names: _stack([([(name, *k) for k in keys] if many else keys, cols) for name, r in results.items() for keys, cols in r[kind]], (["target"] if many else []) + names)
+    overall = {name: r["overall"] for name, r in results.items()} if many else results[None]["overall"]
+    return FairnessReport("seg", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), overall, list(notes), {**facts, "attributes": [g.name for g in parts]}, unknown_table(parts), samples)
+
+# %% ../nbs/05_report.ipynb #c058
 def evaluate_segmentation(
     sensitive_features,               # a column of groups, or a table or mapping with one column per attribute
     *, dice=None,                     # Dice in [0, 1] per sample, or a table with a column per structure
@@ -351,22 +368,3 @@ def evaluate_segmentation(
     parts = groupings(named["sensitive_features"], n, bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
     results = {name: _one_structure(values, parts, notes) for name, values in scores.items()}
     return _assemble_masks(results, parts, samples, notes, {"n_samples": n, **facts, "bins": bins, "metrics": list(next(iter(scores.values())))})
-
-# %% ../nbs/05_report.ipynb #c057
-def _given(dice, notes) -> dict:
-    "Structure → metric → values, from given Dice values: a vector, or a table with a column per structure."
-    columns = {str(c): dice[c] for c in dice.columns} if hasattr(dice, "columns") else dice if isinstance(dice, dict) else {None: dice}
-    if not columns: raise InputError("dice holds no column")
-    return {name: {"dice": dice_values(v, notes)} for name, v in columns.items()}
-
-def _computed(samples) -> dict:
-    "Structure → metric → values, from the rows of `mask_scores`."
-    metrics = [m for m in samples.columns if m in MASK_METRICS]
-    parts = {None: samples} if "label" not in samples else dict(list(samples.groupby("label", sort=False)))
-    return {name if name is None else str(name): {m: f[m].to_numpy(float) for m in metrics} for name, f in parts.items()}
-
-def _assemble_masks(results, parts, samples, notes, facts) -> FairnessReport:
-    many = None not in results
-    level = lambda kind, names: _stack([([(name, *k) for k in keys] if many else keys, cols) for name, r in results.items() for keys, cols in r[kind]], (["target"] if many else []) + names)
-    overall = {name: r["overall"] for name, r in results.items()} if many else results[None]["overall"]
-    return FairnessReport("seg", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), overall, list(notes), {**facts, "attributes": [g.name for g in parts]}, unknown_table(parts), samples)

@@ -134,30 +134,39 @@ def _check_rows(body:bytes, delimiter:str, width:int, name:str, first:int) -> in
     return rows
 
 # %% ../nbs/08_tables.ipynb #c022
-def _counts(body:bytes, delimiter:str) -> tuple[int, int]:
-    "Delimiters and lines of a text that does not end in a line end."
-    returns = body.count(b"\r") if b"\r" in body else 0
-    return body.count(delimiter.encode()), body.count(b"\n") + returns - (body.count(b"\r\n") if returns else 0) + 1
+def _count(data:bytes, start:int, stop:int, sign:str) -> int:
+    "How often a one-byte sign occurs between two places; in blocks that fit the cache."
+    values, block = np.frombuffer(data, np.uint8), 1 << 18
+    return sum(int(np.count_nonzero(values[i:min(i + block, stop)] == ord(sign))) for i in range(start, stop, block))
+
+def _counts(data:bytes, start:int, stop:int, delimiter:str) -> tuple[int, int]:
+    "Delimiters and lines between two places, the second of which is no line end."
+    returns = _count(data, start, stop, "\r") - data.count(b"\r\n", start, stop) if b"\r" in data else 0
+    return _count(data, start, stop, delimiter), _count(data, start, stop, "\n") + returns + 1
 
 # %% ../nbs/08_tables.ipynb #c026
-def _body(data:bytes, delimiter:str, name:str, notes:Notes) -> bytes:
-    "The text without its last line end, and without trailing rows that hold no value."
-    end = len(data.rstrip(b"\r\n\t \x1a" + delimiter.encode()))
+def _stop(data:bytes, delimiter:str, name:str, notes:Notes) -> int:
+    "Where the last row that holds a value ends, without its line end; rows behind it are noted."
+    blank = b"\r\n\t \x1a" + delimiter.encode()
+    tail = data[-65536:] if data[-65536:].strip(blank) else data
+    end = len(data) - len(tail) + len(tail.rstrip(blank))
     ends = [p for p in (data.find(b"\n", end), data.find(b"\r", end)) if p >= 0]
-    stop = min(ends) if end and ends else len(data) if end else 0
+    stop = min(ends, default=len(data)) if end else 0
     empty = sum(delimiter.encode() in line for line in data[stop:].splitlines())
     if empty: notes.add(f"{name}: {plural(empty, 'empty row')} at the end left out")
-    return data[:stop]
+    return stop
 
 # %% ../nbs/08_tables.ipynb #c030
 MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NAN", "NULL",
            "NaN", "NaT", "None", "n/a", "na", "nan", "null", "."]
 _EXACT = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
 
-def _parse(body:bytes, delimiter:str, width:int, want, missing:dict, dtype=None) -> pd.DataFrame:
-    "The wanted columns by position, floats exactly as written."
-    return pd.read_csv(io.BytesIO(body), sep=delimiter, header=None, names=list(range(width)), usecols=sorted(want), index_col=False,
-                       na_values=missing, keep_default_na=False, skipinitialspace=True, low_memory=False, engine="c", dtype=dtype, **_EXACT)
+def _parse(data:bytes, start:int, delimiter:str, width:int, want, missing:dict, **how) -> pd.DataFrame:
+    "The wanted columns by position, from byte `start` on, floats exactly as written."
+    file = io.BytesIO(data)
+    file.seek(start)
+    return pd.read_csv(file, sep=delimiter, header=None, names=list(range(width)), usecols=sorted(want), index_col=False, na_values=missing,
+                       keep_default_na=False, skipinitialspace=True, engine="c", **_EXACT, **how)
 
 def _is_text(values:pd.Series) -> bool:
     "Whether every value is text."
@@ -271,30 +280,48 @@ def _text_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     data = _utf8(data, name, options.encoding, notes)
     said = re.match(rb"sep=(.)[ \t]*(?:\r\n|\r|\n)", data)   # a line that Excel writes and reads
     if said: data = data[said.end():]
-    if not data.strip(): raise InputError(f"{name} is empty")
+    if not (data[:65536].strip() or data.strip()): raise InputError(f"{name} is empty")
     head = _head(data)
     delimiter = _delimiter(head, options.delimiter or (said[1].decode("latin-1") if said else None))
-    names, sample, used, first = _header(head, delimiter)
-    body, width = _body(data[used:], delimiter, name, notes), len(names)
-    spaces = (b" \n", b" \r", b" " + delimiter.encode(), b"\t", b'"')
-    padded = not body.isascii() or body.endswith(b" ") or any(mark in body for mark in spaces)
-    fetch = lambda want, text: _fetch_text(body, delimiter, width, name, first + bool(said), set(want), set(text))
-    peek = lambda p: [row[p] for row in sample if p < len(row)]
-    return Grid(names, peek, fetch, None if body else 0, commas=delimiter == ";", padded=padded)
+    names, sample, start, first = _header(head, delimiter)
+    stop = _stop(data, delimiter, name, notes)
+    if data[stop:].strip(): data = data[:stop]
+    text = _Text(data, start, stop, delimiter, len(names), name, first + bool(said))
+    padded = not data.isascii() or any(sign in data for sign in (b" ", b"\t", b'"'))
+    return Grid(names, lambda p: [row[p] for row in sample if p < len(row)], text.fetch, None if stop > start else 0, delimiter == ";", padded)
 
-def _fetch_text(body:bytes, delimiter:str, width:int, name:str, first:int, want:set, text:set) -> dict:
-    "Columns of delimited text, after making sure that every row is as wide as the header."
-    separators, lines = _counts(body, delimiter)
-    check = lambda: _check_rows(body, delimiter, width, name, first)
-    rows = None if separators == (width - 1) * lines else check()
-    missing = {p: [""] if p in text else MISSING for p in range(width)}
-    try: frame = _parse(body, delimiter, width, want | {width - 1}, missing)
-    except pd.errors.ParserError: check(); raise
-    if rows is None and (len(frame) != lines or frame[width - 1].isna().any()): rows = check()
-    if rows not in (None, len(frame)) and width > 1: raise InputError(f"{name} has {rows} or {len(frame)} rows, depending on how its quotes are read; mend them")
-    coded = [p for p in text & want if not _is_text(frame[p])]   # "01" became a number
-    if coded: frame[coded] = _parse(body, delimiter, width, coded, missing, str)
-    return {p: frame[p] for p in want}
+@dataclass(frozen=True)
+class _Text:
+    "Delimited text behind its header: bytes `start` to `stop` of `data`, after line `first`."
+    data: bytes
+    start: int
+    stop: int
+    delimiter: str
+    width: int
+    name: str
+    first: int
+
+    def check(self) -> int: return _check_rows(self.data[self.start:self.stop], self.delimiter, self.width, self.name, self.first)
+
+    def parse(self, want, missing, **how): return _parse(self.data, self.start, self.delimiter, self.width, want, missing, **how)
+
+    def fetch(self, want, text) -> dict:
+        "Columns by position, after making sure that every row is as wide as the header."
+        want, text, last = set(want), set(text), self.width - 1
+        separators, lines = _counts(self.data, self.start, self.stop, self.delimiter)
+        rows = None if separators == last * lines else self.check()
+        missing = {p: [""] if p in text else MISSING for p in range(self.width)}
+        try: frame = self.parse(want | {last}, missing)
+        except pd.errors.ParserError: self.check(); raise
+        if rows is None and (len(frame) != lines or frame[last].isna().any()): rows = self.check()
+        if rows not in (None, len(frame)) and last:
+            raise InputError(f"{self.name} has {rows} or {len(frame)} rows, depending on how its quotes are read; mend them")
+        return {p: frame[p] for p in want} | self.settle(frame, want & text, missing, dtype=str) | self.settle(frame, want - text, missing, low_memory=False)
+
+    def settle(self, frame, columns, missing, **how) -> dict:
+        "Read again what one pass did not settle: text that looks like numbers, and columns of which pandas took a part for numbers."
+        again = [p for p in columns if not _is_text(frame[p]) and ("dtype" in how or frame[p].dtype == object)]
+        return dict(self.parse(again, missing, **how).items()) if again else {}
 
 # %% ../nbs/08_tables.ipynb #c058
 def _arrow_series(values, text:bool) -> pd.Series:
@@ -519,7 +546,7 @@ def _reading(name:str, kind:str):
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"(openpyxl|pandas|pyarrow|xlrd)\b")
-            warnings.simplefilter("ignore", pd.errors.ParserWarning)
+            for kind_of in (pd.errors.ParserWarning, pd.errors.DtypeWarning): warnings.simplefilter("ignore", kind_of)
             yield
     except InputError: raise
     except Exception as e: raise InputError(f"{name} cannot be read as {kind}; it is damaged or something else ({_reason(e)})") from None
@@ -564,7 +591,7 @@ class TableFile:
         check_columns(self, [*want, *sorted(text)], self.name)
         with _reading(self.name, self.format):
             got = self._grid.fetch([self._where[c] for c in want], [self._where[c] for c in want if c in text])
-            frame = pd.DataFrame({c: self._values(c, got[self._where[c]], c in text, decimal) for c in want})
+            frame = pd.DataFrame({c: self._values(c, got[self._where[c]], c in text, decimal) for c in want}, copy=False)
         if want and not len(frame): raise InputError(f"{self.name} has a header but no rows")
         return frame
 
@@ -856,6 +883,7 @@ _SAMPLE_IDS = frozenset(map(_plain, SAMPLE_IDS.split()))
 
 def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", notes:Notes|None=None) -> None:
     "Raise if a sample id occurs twice; note rows that are alike in all columns where several rows per id are expected (patient, study)."
+    if frame[column].is_unique: return
     again = frame[column].notna() & frame[column].duplicated(keep=False)
     if not again.any(): return
     counts = frame.loc[again, column].value_counts(sort=False)
@@ -958,8 +986,12 @@ def _write_lines(text) -> Callable:
     "A writer from a function that makes the text."
     return lambda frame, path: Path(path).write_bytes(text(frame).encode())
 
-WRITERS = {".csv": lambda frame, path: frame.to_csv(path, index=False, lineterminator="\n"),
-           ".tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t", lineterminator="\n"),
+def _delimited(frame:pd.DataFrame, sep:str) -> str:
+    "CSV with `\\n` line ends; a carriage return inside a value is quoted, which Python's writer forgets."
+    text = frame.to_csv(None, index=False, sep=sep, lineterminator="\n")
+    return text if "\r" not in text else frame.to_csv(None, index=False, sep=sep, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+
+WRITERS = {".csv": _write_lines(lambda frame: _delimited(frame, ",")), ".tsv": _write_lines(lambda frame: _delimited(frame, "\t")),
            ".json": _write_lines(lambda frame: json.dumps(_json_records(frame), indent=1, ensure_ascii=False) + "\n"),
            ".jsonl": _write_lines(lambda frame: "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in _json_records(frame))),
            ".md": _write_lines(_markdown), ".parquet": _write_parquet, ".xlsx": _write_excel}

@@ -161,6 +161,17 @@ def test_a_bad_byte_late_in_a_long_file(tmp_path):
     assert "line 20002 cannot be read" in fails(read_table, tmp_path/"b.csv", encoding="utf-8")
     assert "line 20003: 2 fields" in fails(read_table, make(tmp_path, "c.csv", late + b"8,x\n"))
 
+def test_long_columns_are_understood_as_a_whole(tmp_path):
+    "pandas reads long files in pieces and guesses a type for each; what a piece looks like must not matter."
+    n = 150_000
+    columns = {"number": ["1"] * n, "late_word": ["1"] * (n - 1) + ["x"], "late_float": ["1"] * (n - 1) + ["0.5"], "late_truth": ["True"] * (n - 1) + ["x"],
+               "group": ["01"] * (n - 1) + ["a"], "early_gap": [""] * (n - 1) + ["F"], "code": ["007"] * n, "late_percent": ["1%"] * n}
+    path = make(tmp_path, "a.csv", ",".join(columns) + "\n" + "\n".join(map(",".join, zip(*columns.values()))) + "\n")
+    frame = read_table(path, text=["group", "early_gap", "code"])
+    for name in ("late_word", "late_truth", "group", "code"): assert frame[name].tolist() == columns[name]
+    assert frame.early_gap.isna().sum() == n - 1 and frame.early_gap.iloc[-1] == "F"
+    assert frame.number.dtype.kind == "i" and frame.late_float.sum() == n - 0.5 and (frame.late_percent == 0.01).all()
+
 def test_a_very_wide_header(tmp_path):
     names = [f"feature_{i:05d}" for i in range(9000)]
     frame = read_table(make(tmp_path, "a.csv", ",".join(names) + "\n" + ",".join("1" * 9000) + "\n"), usecols=[names[8999], names[3]])
@@ -266,6 +277,7 @@ def test_what_is_written_reads_back(tmp_path_factory, frame, ending):
     alike(read_table(path, text=["group", "last"]), frame)
 
 @needs_excel
+@pytest.mark.filterwarnings("ignore:overflow")
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(frame=frames(st.characters(codec="utf-8", exclude_categories=("C", "Z"))))
 def test_workbooks_read_back(tmp_path_factory, frame):

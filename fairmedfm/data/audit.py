@@ -195,7 +195,7 @@ def audit(
     samples = data.samples
     for a in attributes or ():
         if a not in samples or a in FIRST_COLUMNS: raise unknown_name("attribute", a, data.attributes)
-    chosen = list(attributes or _sensible(data))
+    chosen = list(_sensible(data) if attributes is None else attributes)
     words = [a for a in chosen if samples[a].nunique() <= 30]
     missing = pd.DataFrame([{"attribute": a, "missing": int(samples[a].isna().sum()), "share": float(samples[a].isna().mean())} for a in chosen], columns=["attribute", "missing", "share"])
     found = Audit(data.name, group_counts(samples, words), missing, associations(samples, chosen) if "label" in samples else associations(samples.head(0).assign(label=0), []),

@@ -18,8 +18,9 @@ from .core import DatasetSpec, PrepareLog, age_group, find_file, map_numbers, ma
 
 # %% auto #0
 __all__ = ['NO_FINDING', 'CHEST_CLASSES', 'CHEST_PROMPTS', 'CHEST_NORM', 'CHEXPERT_RACES', 'CXP_ACCESS', 'CXP', 'MIMIC_RACES',
-           'MIMIC_ACCESS', 'MIMIC_CXR', 'spellings', 'codes', 'keep_found', 'upper', 'no_finding', 'white_or_not',
-           'one_per_patient', 'prepare_cxp', 'age_at_study', 'mimic_race', 'prepare_mimic_cxr', 'mimic_split']
+           'MIMIC_ACCESS', 'MIMIC_CXR', 'spellings', 'codes', 'keep_found', 'upper', 'need_keys', 'no_finding',
+           'white_or_not', 'one_per_patient', 'prepare_cxp', 'age_at_study', 'mimic_race', 'prepare_mimic_cxr',
+           'mimic_split']
 
 # %% ../../nbs/15_data.chest.ipynb #c007
 def spellings(words) -> dict:
@@ -51,6 +52,13 @@ def upper(*names:str, depth:int=5) -> tuple[str, ...]:
     return tuple("*/"*d + name for d in range(depth + 1) for name in names)
 
 # %% ../../nbs/15_data.chest.ipynb #c019
+def need_keys(frame:pd.DataFrame, columns, where:str) -> None:
+    "Raise when a cell of one of the key `columns` is blank, with its row."
+    for c in columns:
+        blank = np.flatnonzero(frame[c].isna())
+        if len(blank): raise InputError(f"{where} row {blank[0] + 1} has no {c} ({plural(len(blank), 'such row')}); mend the table or download it again")
+
+# %% ../../nbs/15_data.chest.ipynb #c022
 NO_FINDING = {"1": 1, "0": 0, "-1": 0, "(blank)": 0}
 CHEST_CLASSES, CHEST_PROMPTS = ("diseased", "normal"), ("a chest X-ray of a {}", "a chest radiograph showing a {} chest", "an X-ray image of a {} patient")
 CHEST_NORM = ((0.5056,)*3, (0.252,)*3)
@@ -63,7 +71,7 @@ def no_finding(values, log:PrepareLog, where:str) -> pd.Series:
     if blank or unsure: log.note(f"No Finding: {blank:,} blank and {unsure:,} uncertain (-1) of {plural(len(label), 'row')} count as 0 (some finding), as published; 1 = healthy")
     return label
 
-# %% ../../nbs/15_data.chest.ipynb #c023
+# %% ../../nbs/15_data.chest.ipynb #c026
 CHEXPERT_RACES = spellings({
     "White": ("White", "White, non-Hispanic", "White, Hispanic", "White or Caucasian"),
     "Asian": ("Asian", "Asian, non-Hispanic", "Asian, Hispanic", "Asian - Historical Conv"),
@@ -78,7 +86,7 @@ def white_or_not(raw_words) -> pd.Series:
     text = text_column(raw_words)
     return pd.Series([None if v is None else "White" if "white" in v.lower() else "Non-White" for v in text], index=text.index, dtype=object)
 
-# %% ../../nbs/15_data.chest.ipynb #c027
+# %% ../../nbs/15_data.chest.ipynb #c030
 def one_per_patient(patients, words, column:str, log:PrepareLog) -> dict:
     "`{patient: word}` from rows of (patient, word): missing words are skipped; a patient with several different words is left out and counted."
     known = pd.DataFrame({"p": list(patients), "w": list(words)}, dtype=object).dropna().drop_duplicates()
@@ -86,7 +94,7 @@ def one_per_patient(patients, words, column:str, log:PrepareLog) -> dict:
     log.unknown(column, "(several values for one patient)", known.p[several].nunique())
     return dict(zip(known.p[~several], known.w[~several]))
 
-# %% ../../nbs/15_data.chest.ipynb #c031
+# %% ../../nbs/15_data.chest.ipynb #c034
 CXP_ACCESS = "register at https://aimi.stanford.edu/datasets/chexpert-chest-x-rays for train.csv and the images, and there also for CHEXPERT DEMO.xlsx (race)"
 
 def prepare_cxp(raw, log:PrepareLog) -> pd.DataFrame:
@@ -94,6 +102,7 @@ def prepare_cxp(raw, log:PrepareLog) -> pd.DataFrame:
     raw = Path(raw)
     table = find_file(raw, *upper("train.csv", depth=3), what=f"train.csv of CheXpert ({CXP_ACCESS})")
     frame = read_raw(table, ("Path", "Sex", "Age", "Frontal/Lateral", "No Finding"))
+    need_keys(frame, ("Path",), table.name)
     log.count(f"images in {table.name}", len(frame))
     parts = frame["Path"].str.split("/").map(lambda p: p[-4:])  # train/patientNNNNN/studyN/viewN_frontal.jpg
     out = pd.DataFrame({"id": parts.map(lambda p: "/".join(p).rpartition(".")[0]), "patient": parts.str[1]})
@@ -119,7 +128,7 @@ def _chexpert_race(out, raw, log):
     out["race_binary"] = white_or_not(out["race_raw"])
     return out
 
-# %% ../../nbs/15_data.chest.ipynb #c039
+# %% ../../nbs/15_data.chest.ipynb #c042
 CXP = DatasetSpec(
     "CXP", "chest X-ray", ("sex", "age", "race", "view"), label="1 = no finding (healthy), 0 = any finding, uncertain or not mentioned",
     size="223,414 images of 64,540 patients", licence="Stanford research agreement, no redistribution", access=CXP_ACCESS, prepare=prepare_cxp, aliases=("CheXpert",),
@@ -128,7 +137,7 @@ CXP = DatasetSpec(
     notes=("the score speaks for a healthy patient: a false positive is a missed disease", "ages are capped at 90", "valid.csv and the hidden test set are not used, as published",
            "race_binary counts unknown and refused as Non-White, as published; race leaves them out"))
 
-# %% ../../nbs/15_data.chest.ipynb #c043
+# %% ../../nbs/15_data.chest.ipynb #c046
 MIMIC_RACES = spellings({
     "White": ("WHITE", "WHITE - BRAZILIAN", "WHITE - EASTERN EUROPEAN", "WHITE - OTHER EUROPEAN", "WHITE - RUSSIAN"),
     "Black": ("BLACK/AFRICAN AMERICAN", "BLACK/AFRICAN", "BLACK/CAPE VERDEAN", "BLACK/CARIBBEAN ISLAND"),
@@ -143,7 +152,7 @@ def age_at_study(anchor_age, anchor_year, study_date) -> pd.Series:
     "`anchor_age + (year of the study − anchor_year)` in years; `study_date` is a number like 21800506; missing where one of the three is."
     return anchor_age + (np.floor(study_date / 10000) - anchor_year)
 
-# %% ../../nbs/15_data.chest.ipynb #c046
+# %% ../../nbs/15_data.chest.ipynb #c049
 MIMIC_ACCESS = ("credentialed access at https://physionet.org/content/mimic-cxr-jpg/2.0.0 (images, metadata, chexpert and split tables) and "
                 "https://physionet.org/content/mimiciv (patients, admissions); put both below one folder")
 
@@ -162,11 +171,12 @@ def mimic_race(raw, subjects, log:PrepareLog) -> pd.DataFrame:
     raw_words = pd.Series([first.get(s) for s in subjects], dtype=object)
     return pd.DataFrame({"race": pd.Series([words.get(s) for s in subjects], dtype=object), "race_raw": raw_words, "race_binary": white_or_not(raw_words)})
 
-# %% ../../nbs/15_data.chest.ipynb #c051
+# %% ../../nbs/15_data.chest.ipynb #c054
 def prepare_mimic_cxr(raw, log:PrepareLog) -> pd.DataFrame:
     "MIMIC-CXR-JPG (metadata, CheXpert labels, split, images) joined with MIMIC-IV (patients, admissions). 1 = no finding."
     raw, key = Path(raw), ["subject_id", "study_id"]
     meta = read_raw(table := _mimic(raw, "mimic-cxr-2.*-metadata"), ("dicom_id", *key, "ViewPosition", "StudyDate"))
+    need_keys(meta, ("dicom_id", *key), table.name)
     log.count("images in the metadata", len(meta))
     labels = read_raw(_mimic(raw, "mimic-cxr-2.*-chexpert"), (*key, "No Finding")).drop_duplicates(key)
     frame = meta[["dicom_id", *key, "ViewPosition", "StudyDate"]].merge(labels[[*key, "No Finding"]], "left", key, indicator="found")
@@ -196,7 +206,7 @@ def mimic_split(raw, dicom_ids, log:PrepareLog) -> list:
     part = dict(zip(table["dicom_id"], table["split"]))
     return [part.get(d) for d in dicom_ids]
 
-# %% ../../nbs/15_data.chest.ipynb #c058
+# %% ../../nbs/15_data.chest.ipynb #c061
 MIMIC_CXR = DatasetSpec(
     "MIMIC_CXR", "chest X-ray", ("sex", "age", "race", "view"), label="1 = no finding (healthy), 0 = any finding, uncertain or not mentioned",
     size="377,110 images of 65,379 patients", licence="PhysioNet credentialed data use agreement, no row may be shared", access=MIMIC_ACCESS, prepare=prepare_mimic_cxr,

@@ -278,9 +278,10 @@ def _reader(path:Path) -> Callable:
 def read_scan(path, key:str|None=None, axes:str|None=None) -> Scan:
     "Any supported file, or a folder with a DICOM series, as a `Scan`; `key` and `axes` are for arrays in containers."
     reader = _reader(Path(path))
-    if reader is read_container: return reader(path, key, axes)
-    if key is not None: raise InputError(f"{path} is no container: leave '::{key}' away")
-    return reader(path)
+    if key is not None and reader is not read_container: raise InputError(f"{path} is no container: leave '::{key}' away")
+    try: return reader(path, key, axes) if reader is read_container else reader(path)
+    except (InputError, MemoryError): raise
+    except Exception as e: raise InputError(f"{path} cannot be read ({type(e).__name__}: {' '.join(str(e).split())[:120]})") from None
 
 # %% ../../nbs/12_data.images.ipynb #c061
 def grey_range(array:np.ndarray, percentiles=(0.5, 99.5), sample:int=1_000_000) -> tuple[float, float]:
@@ -306,7 +307,8 @@ def to_uint8(
     if per_slice and array.ndim > 2: return np.stack([to_uint8(a, window, percentiles) for a in array])
     low, high = window if window is not None else grey_range(array, percentiles)
     if not high > low: return np.zeros(array.shape, np.uint8)
-    scaled = np.clip((array.astype(np.float32) - np.float32(low))*np.float32(255/(high - low)), 0, 255)
+    kind = np.float64 if array.dtype == np.float64 else np.float32
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"): scaled = np.clip((array.astype(kind) - kind(low))/kind(high - low)*255, 0, 255)
     return np.rint(np.nan_to_num(scaled, copy=False)).astype(np.uint8)
 
 # %% ../../nbs/12_data.images.ipynb #c072

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..core import InputError, plural, require, some
 from .core import DatasetSpec, PrepareLog, age_group, as_text, find_file, map_numbers, map_values, read_raw, text_column
-from .chest import codes, keep_found, upper, white_or_not
+from .chest import codes, keep_found, need_keys, upper, white_or_not
 
 # %% auto #0
 __all__ = ['HAM_ACCESS', 'HAM_LABEL', 'HAM10000', 'HARVARD', 'HARVARD_MARITAL', 'FAIRVLMED_ACCESS', 'EYE_ATTRIBUTES',
@@ -52,6 +52,7 @@ def ham_rows(raw, log:PrepareLog) -> pd.DataFrame:
     "The metadata of HAM10000 in words, one row per image, with the image's path; shared by classification and segmentation."
     table = find_file(raw, *upper("HAM10000_metadata", "HAM10000_metadata.csv", "HAM10000_metadata.tab", "HAM10000_metadata.tsv", depth=3), what=f"HAM10000_metadata ({HAM_ACCESS})")
     frame = read_raw(table, ("lesion_id", "image_id", "dx", "age", "sex"))
+    need_keys(frame, ("lesion_id", "image_id"), table.name)
     log.count(f"images in {table.name}", len(frame))
     images = files_below(raw, ".jpg")
     out = pd.DataFrame({"id": frame["image_id"], "patient": frame["lesion_id"], "image": [images.get(f"{i}.jpg") for i in frame["image_id"]]})
@@ -80,7 +81,7 @@ HAM10000 = DatasetSpec(
 # %% ../../nbs/16_data.photos.ipynb #c024
 HARVARD = {
     "gender": {"female": "F", "male": "M", "0": "F", "1": "M"},
-    "race": {"asian": "Asian", "black": "Black", "white": "White", "0": "Asian", "1": "Black", "2": "White"},
+    "race": {"asian": "Asian", "black": "Black", "black or african american": "Black", "white": "White", "white or caucasian": "White", "0": "Asian", "1": "Black", "2": "White"},
     "ethnicity": {"non-hispanic": "non-Hispanic", "hispanic": "Hispanic", "unknown": None, "0": "non-Hispanic", "1": "Hispanic", "-1": None},
     "language": {"english": "English", "spanish": "Spanish", "other": "Other", "other languages": "Other", "others": "Other", "unknown": None, "0": "English", "1": "Spanish", "2": "Other", "-1": None},
 }
@@ -102,6 +103,7 @@ def _harvard_cls(raw, log, what:str, key:str, pictures:str=""):
     raw = Path(raw)
     table = find_file(raw, *upper("data_summary.csv", depth=3), what=f"data_summary.csv of {what}")
     frame = read_raw(table, ("filename", "age", "gender", "race", "language", "glaucoma", "use"))
+    need_keys(frame, ("filename", "use"), table.name)
     log.count(f"patients in {table.name}", len(frame))
     base = next((b for b in (table.parent, table.parent.parent) if raw in (b, *b.parents) and ((b/"Training").is_dir() or (b/"Test").is_dir())), None)
     if base is None: raise InputError(f"{raw} holds neither a folder Training nor Test beside {table.name}; unpack the arrays of {what}")
@@ -166,7 +168,7 @@ def papila_sheet(path) -> pd.DataFrame:
     if start is None: raise InputError(f"{Path(path).name} has no cell with a patient such as #002; it is not PAPILA's clinical table")
     head = [next((row[j] for row in reversed(grid[:start]) if row[j]), f"column {j + 1}") for j in range(len(grid[0]))]
     head[where] = "ID"
-    return pd.DataFrame(grid[start:], columns=head, dtype=object)
+    return pd.DataFrame([row for row in grid[start:] if re.fullmatch(r"#?\d+", row[where] or "")], columns=head, dtype=object)
 
 # %% ../../nbs/16_data.photos.ipynb #c049
 PAPILA_ACCESS = "download PAPILA (version 2) from https://doi.org/10.6084/m9.figshare.14798004"
@@ -205,6 +207,7 @@ def prepare_brset(raw, log:PrepareLog) -> pd.DataFrame:
     "labels.csv and fundus_photos of BRSET. 1 = any diabetic retinopathy (ICDR grade above 0)."
     table = find_file(raw, *upper("labels.csv", depth=5), what=f"labels.csv of BRSET ({BRSET_ACCESS})")
     frame = read_raw(table, ("image_id", "patient_id", "camera", "patient_age", "patient_sex", "exam_eye", "DR_ICDR"))
+    need_keys(frame, ("image_id", "patient_id"), table.name)
     log.count(f"images in {table.name}", len(frame))
     images = files_below(table.parent, ".jpg", ".png")
     home = table.parent.relative_to(raw)
@@ -237,7 +240,7 @@ def mat_number(path, name:str) -> float:
     scipy_io = require("scipy.io", why=f"reading {Path(path).name}")
     try: value = scipy_io.loadmat(path, variable_names=[name]).get(name)
     except NotImplementedError:
-        with require("h5py", "io", why=f"reading {Path(path).name}").File(path, "r") as f: value = f[name][()] if name in f else None
+        with require("h5py", "cls", why=f"reading {Path(path).name}").File(path, "r") as f: value = f[name][()] if name in f else None
     except Exception as e: raise InputError(f"{path} is no readable .mat file ({e}); download it again") from None
     return float("nan") if value is None or value.size != 1 else float(value.reshape(-1)[0])
 

@@ -20,8 +20,8 @@ import pandas as pd
 
 from ..core import InputError, check_columns, plural, require, some, unknown_name
 from .core import DatasetSpec, PrepareLog, age_group, as_text, find_file, map_numbers, map_values, progress, read_raw, text_column, years
-from .images import natural, read_labels
-from .chest import codes, keep_found, spellings, upper
+from .images import is_dicom, natural, read_labels
+from .chest import codes, keep_found, need_keys, upper
 from .photos import EYE_ATTRIBUTES, EYE_PUBLISHED, HAM_ACCESS, files_below, ham_rows, harvard_words, plain_words, raw_grid
 
 # %% auto #0
@@ -31,7 +31,7 @@ __all__ = ['HAM10000_SEG', 'TUSC_ACCESS', 'TUSC', 'FAIRSEG_ACCESS', 'FAIRSEG_KEY
            'SPIDER_STRUCTURES', 'SPIDER', 'Bit', 'label_values', 'structure_mask', 'prepare_ham10000_seg',
            'prepare_tusc', 'fairseg_names', 'prepare_fairseg', 'clinical_reading', 'same_patient', 'merge_lungs',
            'prepare_montgomery', 'weight_group', 'prepare_kits23', 'age_thirds', 'prepare_candi', 'structure_of',
-           'dicom_folder', 'series_geometry', 'structure_folders', 'merge_structures', 'prepare_ircadb',
+           'dicom_folder', 'dicom_files', 'series_geometry', 'structure_folders', 'merge_structures', 'prepare_ircadb',
            'prepare_spider']
 
 # %% ../../nbs/18_data.segmentation.ipynb #c007
@@ -95,6 +95,7 @@ def prepare_tusc(raw, log:PrepareLog) -> pd.DataFrame:
     arrays = find_file(raw, *upper("dataset.hdf5", "*.hdf5", "*.h5", depth=3), what=f"dataset.hdf5 of TUSC ({TUSC_ACCESS})")
     table = find_file(raw, *upper("metadata.csv", "meta.csv", depth=3), what=f"metadata.csv of TUSC ({TUSC_ACCESS})")
     meta = read_raw(table, ("annot_id", "age", "sex"))
+    need_keys(meta, ("annot_id",), table.name)
     with require("h5py", "cls", why=f"reading {arrays.name}").File(arrays, "r") as f:
         check_columns(pd.DataFrame(columns=list(f)), ("image", "mask", "annot_id", "frame_num"), arrays.name)
         clips = [c.decode() if isinstance(c, bytes) else str(c) for c in f["annot_id"][()].ravel()]
@@ -173,7 +174,7 @@ FAIRSEG = DatasetSpec(
 # %% ../../nbs/18_data.segmentation.ipynb #c038
 def clinical_reading(text:str) -> dict[str, str|None]:
     "`sex`, `age` and `same` (images named in the text) of a ClinicalReadings file, found by their keys in any line and case."
-    found = {key: re.search(rf"^\W*patient'?s?\s+{key}\s*[:=]\s*(\S+)", text, re.IGNORECASE | re.MULTILINE) for key in ("sex", "age")}
+    found = {key: re.search(rf"^\W*patient\W?s?[ \t]+{key}[ \t]*[:=][ \t]*(\S*)", text, re.IGNORECASE | re.MULTILINE) for key in ("sex", "age")}
     return {key: m[1].strip(" .,;") or None if m else None for key, m in found.items()} | {"same": re.findall(r"MCUCXR_\d+_[01]", text)}
 
 # %% ../../nbs/18_data.segmentation.ipynb #c041
@@ -245,6 +246,7 @@ def prepare_kits23(raw, log:PrepareLog) -> pd.DataFrame:
     try: frame = pd.DataFrame(json.loads(table.read_text(encoding="utf-8")), dtype=object)
     except ValueError as e: raise InputError(f"{table} is no JSON list of records ({e}); download it again") from None
     check_columns(frame, ("case_id", "gender", "age_at_nephrectomy", "bmi", "malignant"), table.name)
+    need_keys(frame, ("case_id",), table.name)
     if frame["case_id"].duplicated().any(): raise InputError(f"{table.name} repeats the case_id {frame['case_id'][frame['case_id'].duplicated()].iloc[0]!r}")
     log.count(f"records in {table.name}", len(frame))
     home = table.parent.relative_to(raw)
@@ -339,11 +341,16 @@ def dicom_folder(case, name:str, log:PrepareLog) -> Path|None:
     return inner(target)
 
 # %% ../../nbs/18_data.segmentation.ipynb #c076
+def dicom_files(folder) -> list[Path]:
+    "The DICOM files of a folder in natural order of their names; none is an error."
+    files = sorted((p for p in Path(folder).iterdir() if p.is_file() and p.name != "DICOMDIR" and is_dicom(p)), key=lambda p: natural(p.name))
+    if not files: raise InputError(f"{folder} holds no DICOM file")
+    return files
+
 def series_geometry(folder) -> tuple[list[Path], list[int], np.ndarray, str|None]:
     "A scan's files in natural order of their names, the order of their positions, the affine (RAS, mm) of the stack in that order, and PatientSex."
     pydicom = require("pydicom", "cls", why="reading the headers of the scan")
-    files = sorted((p for p in Path(folder).iterdir() if p.is_file() and not p.name.startswith(".") and p.name != "DICOMDIR"), key=lambda p: natural(p.name))
-    if not files: raise InputError(f"{folder} holds no DICOM file")
+    files = dicom_files(folder)
     try: heads = [pydicom.dcmread(p, stop_before_pixels=True, force=True) for p in files]
     except (OSError, EOFError, ValueError, AttributeError) as e: raise InputError(f"a file in {folder} cannot be read as DICOM: {e}") from None
     first, mm = heads[0], [float(v) for v in heads[0].get("PixelSpacing") or (1, 1)]
@@ -356,6 +363,7 @@ def series_geometry(folder) -> tuple[list[Path], list[int], np.ndarray, str|None
     affine[:3, 0], affine[:3, 1], affine[:3, 2], affine[:3, 3] = across*mm[1], down*mm[0], normal*gap, np.array(heads[order[0]].get("ImagePositionPatient") or (0, 0, 0), float)
     return files, order, np.diag([-1.0, -1, 1, 1]) @ affine, as_text(first.get("PatientSex"))
 
+# %% ../../nbs/18_data.segmentation.ipynb #c080
 def structure_folders(masks) -> tuple[dict[str, list[Path]], list[str]]:
     "`{structure: its folders}` of a MASKS_DICOM folder in the order of `IRCADB_NAMES`, and the names of folders that stand for none."
     folders = {p: structure_of(p.name) for p in sorted(Path(masks).iterdir()) if p.is_dir() and not p.name.startswith(".")}
@@ -364,18 +372,27 @@ def structure_folders(masks) -> tuple[dict[str, list[Path]], list[str]]:
 
 def merge_structures(scan, structures, path) -> None:
     "Write one label volume (NIfTI, compressed, in the scan's geometry) with a bit per structure, from `structure_folders`."
-    nib, pydicom = require("nibabel", "cls", why="writing label volumes"), require("pydicom", "cls", why="reading masks")
+    nib = require("nibabel", "io", why="writing label volumes")
     files, order, affine, _ = series_geometry(scan)
     volume = 0
     for name, folders in structures.items():
         for folder in folders:
-            slices = sorted((p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")), key=lambda p: natural(p.name))
+            slices = dicom_files(folder)
             if len(slices) != len(files): raise InputError(f"{folder} has {len(slices)} slices, the scan {len(files)}; unpack both again")
-            volume = volume | np.stack([pydicom.dcmread(slices[i], force=True).pixel_array > 0 for i in order])*np.int32(IRCADB_BITS[name])
+            volume = volume | np.stack([_mask_slice(slices[i]) for i in order])*np.int32(IRCADB_BITS[name])
     image = nib.Nifti1Image(volume.transpose(2, 1, 0), affine)
     Path(path).write_bytes(gzip.compress(image.to_bytes(), 5, mtime=0))
 
-# %% ../../nbs/18_data.segmentation.ipynb #c081
+def _mask_slice(path) -> np.ndarray:
+    "The set pixels of one slice, from the stored numbers: a rescale slope in a mask's header means nothing."
+    pydicom = require("pydicom", "cls", why="reading masks")
+    try:
+        ds = pydicom.dcmread(path, force=True)
+        if "TransferSyntaxUID" not in ds.file_meta: ds.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
+        return ds.pixel_array > 0
+    except Exception as e: raise InputError(f"the mask {path} cannot be read ({e}); unpack it again") from None
+
+# %% ../../nbs/18_data.segmentation.ipynb #c084
 IRCADB_ACCESS = "download 3Dircadb1.zip from https://www.ircad.fr/research/data-sets/liver-segmentation-3d-ircadb-01 and unpack it once (the inner zip files may stay)"
 
 def prepare_ircadb(raw, log:PrepareLog) -> pd.DataFrame:
@@ -407,7 +424,7 @@ IRCADB = DatasetSpec(
     read={"window": "abdomen", "plane": "axial"}, paper_read={"percentiles": (0, 100), "plane": "axial"}, url="https://www.ircad.fr/research/data-sets/liver-segmentation-3d-ircadb-01",
     notes=("20 patients, 10 of each sex: almost no power", "no age in the release", "labels are bit flags of this project, not the codes of LABELLED_DICOM", "a folder called tumor (not livertumor) need not be in the liver"))
 
-# %% ../../nbs/18_data.segmentation.ipynb #c087
+# %% ../../nbs/18_data.segmentation.ipynb #c090
 SPIDER_ACCESS = "download images.zip, masks.zip and overview.csv from https://doi.org/10.5281/zenodo.10159290"
 SPIDER_STRUCTURES = {"vertebrae": (*range(1, 26), *range(101, 126)), "complete vertebrae": range(1, 26), "partial vertebrae": range(101, 126), "spinal canal": 100, "discs": range(201, 226)}
 
@@ -416,6 +433,7 @@ def prepare_spider(raw, log:PrepareLog) -> pd.DataFrame:
     raw = Path(raw)
     table = find_file(raw, *upper("overview.csv", depth=3), what=f"overview.csv of SPIDER ({SPIDER_ACCESS})")
     frame = read_raw(table, ("new_file_name", "subset", "sex"))
+    need_keys(frame, ("new_file_name",), table.name)
     log.count(f"series in {table.name}", len(frame))
     names = [Path(n).stem if n.endswith(".mha") else n for n in frame["new_file_name"]]
     out = pd.DataFrame({"id": names, "patient": [n.partition("_")[0] for n in names], "split": frame["subset"]})

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..core import InputError, plural, require, some
 from .core import DatasetSpec, PrepareLog, age_group, find_file, map_numbers, map_values, read_raw, text_column, years
-from .chest import codes, keep_found, upper
+from .chest import codes, keep_found, need_keys, upper
 from .photos import files_below
 
 # %% auto #0
@@ -90,6 +90,7 @@ def prepare_adni(raw, log:PrepareLog) -> pd.DataFrame:
     exports = sorted(p.name for p in table.parent.glob("ADNI1_Screening_1.5T*.csv"))
     if len(exports) > 1: raise InputError(f"{table.parent} holds {len(exports)} exports ({some(exports)}), which differ in their rows; leave one there")
     frame = read_raw(table, ("Image Data ID", "Subject", "Group", "Sex", "Age", "Visit"))
+    need_keys(frame, ("Image Data ID", "Subject"), table.name)
     log.count(f"scans in {table.name}", len(frame))
     frame = log.drop(frame, frame["Visit"].str.lower() != "sc", "visit other than screening (sc)")
     group = map_values(frame["Group"], {"CN": "CN", "AD": "AD", "MCI": "MCI"}, "Group", log, table.name)
@@ -136,6 +137,7 @@ def prepare_ol3i(raw, log:PrepareLog) -> pd.DataFrame:
     "l3_slices.h5 and the table with anon_id, sex, age, label_1y. 1 = ischaemic heart disease within one year."
     raw = Path(raw)
     arrays, table, frame = _ol3i_tables(raw)
+    need_keys(frame, ("anon_id",), table.name)
     log.count(f"examinations in {table.name}", len(frame))
     ids = codes(frame["anon_id"])
     with require("h5py", "cls", why=f"reading {arrays.name}").File(arrays, "r") as f: there = set(f)

@@ -53,7 +53,8 @@ _SWIN = ((r"^(vision_model\..*)attention\.self\.query\.", r"\1attention.q_proj."
          (r"^(vision_model\..*)attention\.self\.(relative_position_bias_table)", r"\1attention.relative_position_bias.\2"),
          (r"^(vision_model\..*)attention\.output\.dense\.", r"\1attention.o_proj."),
          (r"^(vision_model\..*)intermediate\.dense\.", r"\1mlp.fc1."), (r"^(vision_model\..*[^.])\.output\.dense\.", r"\1.mlp.fc2."))
-_COUNTERS = ((r".*position_ids$", "a counter that older files store"), (r".*relative_position_index$", "a table that is computed"))
+_COUNTERS = ((r".*position_ids$", "a counter that older files store"),
+             (r".*relative_position_index$", "a table that is computed"))
 
 def load_medclip(spec:ModelSpec, path) -> MedClipTower:
     "MedCLIP's file, with BERT's tokeniser beside it or on the hub."
@@ -126,11 +127,12 @@ def load_merlin(spec:ModelSpec, path) -> MerlinTower:
 
 # %% ../../nbs/24_models.own.ipynb #c027
 OWN_ROWS = (
-    ModelSpec("MedCLIP", loader=load_medclip, kind="vision-language", domain="chest X-ray", dim=512, params=136.1, licence="none given",
+    ModelSpec("MedCLIP", loader=load_medclip, kind="vision-language", domain="chest X-ray", dim=512, params=136.6, licence="none given",
               source="the links in https://github.com/RyanWangZf/MedCLIP (ViT variant)", files=("pytorch_model.bin",),
               folders=("medclip-vit",), packages=("transformers",), kwargs=dict(dim=512, swin={}, bert=dict(vocab_size=28996)),
               preprocess=Preprocess(224, "pad", ((0.5862785803043838,)*3, (0.27950088968644304,)*3), channels="grey"),
-              keys=Keys(rename=_SWIN, unexpected=_COUNTERS), text=Text(77, tokenizer="emilyalsentzer/Bio_ClinicalBERT", clamp=(0, 4.6052)),
+              text=Text(77, tokenizer="emilyalsentzer/Bio_ClinicalBERT", clamp=(0, 4.6052)),
+              keys=Keys(rename=_SWIN, unexpected=_COUNTERS),
               lora=(r"vision_model\..*\.[qv]_proj", r"vision_model\..*\.(query|value)"), note="projected embedding"),
     ModelSpec("Merlin", loader=load_merlin, kind="vision-language", domain="abdominal CT", dim=2048, params=270.9, licence="MIT",
               hub="stanfordmimi/Merlin", files=("i3_resnet_clinical_longformer_best_clip_04-02-2024_23-21-36_epoch_99.pt",),
