@@ -8,7 +8,9 @@ Docs: https://fairmedfm.github.io/fairmedfm/inputs.html.md"""
 from __future__ import annotations
 
 import ctypes
+import datetime
 import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,45 +20,81 @@ import pandas as pd
 from .core import InputError, Notes, plural, some
 
 # %% auto #0
-__all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'as_array', 'row_order', 'align', 'label_values', 'binary', 'numeric',
-           'score_kind', 'sigmoid', 'log_odds', 'Question', 'question', 'multilabel', 'class_order', 'questions',
-           'Grouping', 'factorize', 'cut_points', 'cut', 'binned', 'grouping', 'intersect', 'feature_columns',
-           'groupings', 'weights_of']
+__all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'shown', 'as_array', 'row_order', 'align', 'label_values', 'binary', 'to_float',
+           'numeric', 'score_kind', 'sigmoid', 'log_odds', 'Question', 'question', 'multilabel', 'pair_columns',
+           'class_order', 'questions', 'Grouping', 'factorize', 'cut_points', 'cut', 'binned', 'grouping', 'intersect',
+           'feature_columns', 'groupings', 'weights_of']
 
 # %% ../nbs/01_inputs.ipynb #c007
+def shown(x, most:int=60) -> str:
+    "`repr(x)` on one line, shortened."
+    text = " ".join(repr(x).split())
+    return text if len(text) <= most else text[:most - 1] + "…"
+
 def _is_tensor(x): return hasattr(x, "detach") and hasattr(x, "cpu")
 
-def _from_tensor(x):
-    x = x.detach().cpu()
-    if x.is_floating_point() and x.element_size() < 4: x = x.float()   # NumPy has no bfloat16
-    return x.numpy()
+def _from_tensor(x, what):
+    try:
+        x = x.detach().cpu()
+        x = x.to_dense() if str(x.layout) != "torch.strided" else x.dequantize() if x.is_quantized else x.resolve_conj().resolve_neg()
+        return (x.float() if x.is_floating_point() and x.element_size() < 4 else x).numpy()    # NumPy has no bfloat16
+    except (RuntimeError, TypeError, NotImplementedError) as e: raise InputError(f"{what} is a tensor that holds no plain numbers ({' '.join(str(e).split())[:80]})") from None
 
 def _is_batch(x): return (isinstance(x, np.ndarray) or hasattr(x, "to_numpy") or _is_tensor(x)) and getattr(x, "ndim", 1) > 0
 
-# %% ../nbs/01_inputs.ipynb #c008
-def as_array(x, what:str="the input") -> np.ndarray:
-    "`x` as a NumPy array: lists, per-batch lists, NumPy, pandas, polars, Arrow, tensors (any device, any dtype), DLPack."
-    if isinstance(x, np.ma.MaskedArray): return x.filled(np.nan) if x.dtype.kind == "f" else x.astype(object).filled(None)
-    if isinstance(x, np.ndarray): return x
-    if _is_tensor(x): return _from_tensor(x)
-    if isinstance(x, (pd.Series, pd.Index)) and pd.api.types.is_extension_array_dtype(x.dtype) and pd.api.types.is_numeric_dtype(x.dtype):
-        return x.to_numpy(dtype=float, na_value=np.nan) if x.isna().any() else x.to_numpy()
-    if hasattr(x, "to_numpy"): return x.to_numpy(zero_copy_only=False) if type(x).__module__.startswith("pyarrow") and not hasattr(x, "chunks") else x.to_numpy()
-    if hasattr(x, "__dlpack__"):
-        try: return np.from_dlpack(x)
-        except (BufferError, RuntimeError, TypeError) as e: raise InputError(f"{what} cannot be read from its device ({e}); move it to the CPU first") from None
-    if isinstance(x, (str, bytes)) or not hasattr(x, "__iter__"): raise InputError(f"{what} is a single {type(x).__name__} ({x!r}); give one value per sample")
-    return _from_list(list(x), what)
+# %% ../nbs/01_inputs.ipynb #c010
+def _from_column(x):
+    if hasattr(x, "column_names"): return np.column_stack([_from_column(x[c]) for c in x.column_names])
+    if type(x).__module__.startswith("pyarrow") and not hasattr(x, "chunks"): return x.to_numpy(zero_copy_only=False)
+    if isinstance(x, (pd.Series, pd.Index)) and pd.api.types.is_extension_array_dtype(x.dtype) and x.dtype.kind in "iufb" and x.isna().any():
+        return x.to_numpy(dtype=float, na_value=np.nan) if x.dtype.kind == "f" else x.to_numpy(dtype=object, na_value=None)
+    return x.to_numpy()
 
 def _from_list(x, what):
-    if x and all(_is_batch(b) for b in x): return np.concatenate([np.atleast_1d(as_array(b, what)) for b in x])
-    x = [v.item() if _is_tensor(v) or isinstance(v, np.generic) else v for v in x]
-    try: a = np.array(x)
-    except ValueError: raise InputError(f"{what} is a list of rows of different lengths; give one value, or one row of equal length, per sample") from None
+    try:
+        if x and all(_is_batch(b) for b in x): return np.concatenate([as_array(b, what) for b in x])
+        x = [v.item() if isinstance(v, np.generic) or (_is_tensor(v) or isinstance(v, np.ndarray)) and v.ndim == 0 else v for v in x]
+        a = np.array(x)
+    except (ValueError, RuntimeError, TypeError): raise InputError(f"{what} is a list whose parts have different shapes; give one value, or one row of equal length, per sample") from None
     mixed = a.dtype.kind in "US" and not all(isinstance(v, (str, bytes)) for v in x if not isinstance(v, (list, tuple)))
     return np.array(x, dtype=object) if mixed else a
 
+def _from_masked(x):
+    a = x.data.astype(object)
+    a[np.ma.getmaskarray(x)] = None
+    return x.filled(np.nan) if x.dtype.kind == "f" else a
+
 # %% ../nbs/01_inputs.ipynb #c013
+_KINDS = (
+    (lambda x: isinstance(x, np.ma.MaskedArray), lambda x, what: _from_masked(x)),
+    (lambda x: isinstance(x, np.ndarray), lambda x, what: np.asarray(x)),
+    (_is_tensor, _from_tensor),
+    (lambda x: _is_lazy(x), lambda x, what: _refuse(what, "is a lazy frame; call .collect() first")),
+    (lambda x: hasattr(x, "to_numpy") or hasattr(x, "column_names"), lambda x, what: _from_column(x)),
+    (lambda x: isinstance(x, (Mapping, set, frozenset)), lambda x, what: _refuse(what, f"is a {type(x).__name__}, whose entries have no order; give one value per sample")),
+    (lambda x: hasattr(x, "toarray"), lambda x, what: x.toarray()),
+    (lambda x: hasattr(x, "__dlpack__"), lambda x, what: _from_dlpack(x, what)),
+    (lambda x: hasattr(x, "__array__"), lambda x, what: np.asarray(x)),
+    (lambda x: isinstance(x, (str, bytes)) or not hasattr(x, "__iter__"), lambda x, what: _refuse(what, f"is a single {type(x).__name__} ({shown(x)}); give one value per sample")),
+)
+
+def _is_lazy(x): return hasattr(x, "collect") and not hasattr(x, "to_numpy")
+
+def _refuse(what, why): raise InputError(f"{what} {why}")
+
+def _from_dlpack(x, what):
+    try: return np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError) as e: raise InputError(f"{what} cannot be read from its device ({e}); move it to the CPU first") from None
+
+def as_array(x, what:str="the input") -> np.ndarray:
+    "`x` as a NumPy array: lists, per-batch lists, NumPy, pandas, polars, Arrow, tensors (any device, any dtype), sparse, DLPack."
+    convert = next((f for known, f in _KINDS if known(x)), None)
+    a = convert(x, what) if convert else _from_list(list(x), what)
+    if a.ndim == 0: _refuse(what, f"is a single value ({shown(a.item())}); give one value per sample")
+    if a.dtype.kind == "c": _refuse(what, "holds complex numbers")
+    return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
+
+# %% ../nbs/01_inputs.ipynb #c018
 def _plain(index): return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
 
 def row_order(reference:pd.Index, index:pd.Index, what:tuple, notes:Notes):
@@ -66,7 +104,9 @@ def row_order(reference:pd.Index, index:pd.Index, what:tuple, notes:Notes):
     if reference.equals(index): return None
     if reference.is_unique and index.is_unique:
         order = index.get_indexer(reference)
-        if (order >= 0).all(): return order
+        if (order >= 0).all():
+            if _plain(reference) or _plain(index): notes.add(f"{a} and {b} were joined on their index labels, of which one is the plain 0, 1, 2, …; pass .to_numpy() of both to pair them by position")
+            return order
     if _plain(reference) or _plain(index):
         labelled, plain = (b, a) if _plain(reference) else (a, b)
         return notes.add(f"{labelled} has its own index labels and {plain} has none: their rows were paired by position")
@@ -76,16 +116,18 @@ def row_order(reference:pd.Index, index:pd.Index, what:tuple, notes:Notes):
                      f"{some(index.difference(reference), 3)}); select the same rows, or pass .to_numpy() of both to pair them by position")
 
 def align(notes:Notes, **named):
-    "The same objects with pandas inputs reordered to the first labelled one; others pass unchanged."
-    ref = next(((k, v.index) for k, v in named.items() if isinstance(v, (pd.Series, pd.DataFrame)) and not _plain(v.index)), None)
+    "The same objects with pandas inputs (also those in a mapping) reordered to the first labelled one; others pass unchanged."
+    parts = [(k, v) for name, x in named.items() for k, v in ([(f"{name}[{n!r}]", v) for n, v in x.items()] if isinstance(x, Mapping) else [(name, x)]) if isinstance(v, (pd.Series, pd.DataFrame))]
+    ref = next(((k, v.index) for k, v in parts if not _plain(v.index)), None)
     if ref is None: return named
     def fit(k, v):
+        if isinstance(v, Mapping): return {n: fit(f"{k}[{n!r}]", part) for n, part in v.items()}
         if not isinstance(v, (pd.Series, pd.DataFrame)): return v
         order = row_order(ref[1], v.index, (ref[0], k), notes)
         return v if order is None else v.iloc[order]
     return {k: fit(k, v) for k, v in named.items()}
 
-# %% ../nbs/01_inputs.ipynb #c017
+# %% ../nbs/01_inputs.ipynb #c022
 _BINARY_TEXT = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 def _is_missing(a): return np.isnan(a) if a.dtype.kind == "f" else np.zeros(len(a), bool) if a.dtype.kind in "biuU" else np.asarray(pd.isna(a))
@@ -93,7 +135,9 @@ def _is_missing(a): return np.isnan(a) if a.dtype.kind == "f" else np.zeros(len(
 def _text(v):
     "One spelling for one value: `1`, `1.0` and `np.int8(1)` are `'1'`; text stays as it is."
     if isinstance(v, (float, np.floating)) and float(v).is_integer(): return str(int(v))
-    return str(v)
+    if isinstance(v, bytes): v = v.decode("utf-8", "replace")
+    if isinstance(v, (np.datetime64, datetime.date)): v = pd.Timestamp(v); v = v.date() if v == v.normalize() else v
+    return str(v).encode("utf-8", "backslashreplace").decode()          # lone surrogates cannot be written
 
 def label_values(y) -> list:
     "The distinct labels that occur, in sorted order; missing ones are not among them."
@@ -101,12 +145,15 @@ def label_values(y) -> list:
     try: return sorted(u.tolist())
     except TypeError: return sorted(u.tolist(), key=lambda v: (type(v).__name__, str(v)))
 
-# %% ../nbs/01_inputs.ipynb #c020
+# %% ../nbs/01_inputs.ipynb #c025
 def binary(y, pos_label=None, *, drop_labels=(), one_vs_rest=False, what="y_true", notes=None):
     "`(y as 0/1 uint8, known)` where `known` marks the rows whose label is neither missing nor dropped (`None` = all rows)."
-    if pos_label is None and y.dtype.kind in "bui" and y.size and y.max() <= 1 and y.min() >= 0: return y.astype(np.uint8), None
+    if pos_label is None and not len(np.atleast_1d(drop_labels)) and y.dtype.kind in "bui" and y.size and y.max() <= 1 and y.min() >= 0: return y.astype(np.uint8), None
     known = ~_is_missing(y)
-    if len(drop := {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}): known &= ~pd.Series(y).map(_text).isin(drop).to_numpy()
+    if drop := {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}:
+        text = pd.Series(y).map(_text)
+        known &= ~text.isin(drop).to_numpy()
+        if notes is not None and (never := drop - set(text)): notes.add(f"{what}: drop_labels {some(sorted(never))} never occurs")
     values = label_values(y[known])
     names = {v: _text(v) for v in values}
     if pos_label is None:
@@ -130,28 +177,33 @@ def _third_value(values, pos_label, what):
     return (f"{what} holds {some(rest)} beside pos_label {pos_label!r}; pass one_vs_rest=True to count all of them as negative, "
             f"or drop_labels=[…] to leave some out")
 
-# %% ../nbs/01_inputs.ipynb #c024
+# %% ../nbs/01_inputs.ipynb #c029
 def _floats(v):
     try: return bool(float(v) or True)
-    except (TypeError, ValueError): return False
+    except (TypeError, ValueError, OverflowError): return False
+
+def to_float(a, what):
+    "Objects and text as float64; what is missing or blank becomes NaN, anything else that is no number is an error."
+    flat = [np.nan if v is None or v is pd.NA or (isinstance(v, str) and not v.strip()) else v for v in a.ravel().tolist()]
+    bad = [i for i, v in enumerate(flat) if not _floats(v)]
+    if bad: raise InputError(f"{what} holds {', '.join(shown(flat[i], 30) for i in bad[:3])} at row {some([i // max(a[0].size, 1) for i in bad], 3)}, which is not a number")
+    return np.array([float(v) for v in flat]).reshape(a.shape)
 
 def numeric(x, what:str, drop:bool=False) -> tuple:
     "`(values, tol, ok)`: float64 without NaN or infinity, a few ulp of the original dtype, and the rows that have a number (`None` = all; otherwise an error, unless `drop`)."
     a = as_array(x, what)
-    if a.dtype.kind not in "fiub":
-        try: a = a.astype(float)
-        except (TypeError, ValueError):
-            bad = [i for i, v in enumerate(a.ravel()[:100_000]) if not _floats(v)]
-            raise InputError(f"{what} holds {some(a.ravel()[bad[:3]].tolist())} at row {some(bad, 3)}, which is not a number" if bad else f"{what} is not numeric") from None
-    eps, a = (np.finfo(a.dtype).eps if a.dtype.kind == "f" else 0), np.asarray(a, dtype=np.float64)
+    if a.dtype.kind in "mM": raise InputError(f"{what} holds dates or durations, not numbers")
+    if a.dtype.kind in "iu" and a.size and max(abs(int(a.max())), abs(int(a.min()))) > 2**53: raise InputError(f"{what} holds whole numbers above 2**53, which floats cannot tell apart; give their ranks")
+    eps = np.finfo(a.dtype).eps if a.dtype.kind == "f" else 0
+    a = np.asarray(a, dtype=np.float64) if a.dtype.kind in "fiub" else to_float(a, what)
     if not np.isfinite(a).all():
         ok = np.isfinite(a.reshape(len(a), -1)).all(1)
-        if drop and ok.any(): return np.where(np.isfinite(a), a, a[ok].flat[0]), max(8 * eps, 1e-6), ok
+        if drop and ok.any(): return a, max(8 * eps, 1e-6), ok
         rows = np.flatnonzero(~ok)
         raise InputError(f"{what} is NaN or infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); leave these rows out, or find out why the model gave no number")
     return a, max(8 * eps, 1e-6 if eps else 0), None
 
-# %% ../nbs/01_inputs.ipynb #c028
+# %% ../nbs/01_inputs.ipynb #c033
 SCORE_TYPES = ("auto", "probability", "logit", "rank")
 
 def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
@@ -168,7 +220,7 @@ def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
     notes.add(f"y_score runs from {lo:.6g} to {hi:.6g}: read as logits; pass score_type='logit' to confirm, or score_type='rank' for scores that are neither probabilities nor logits")
     return "logit", a, "logit (assumed: some scores lie outside [0, 1])"
 
-# %% ../nbs/01_inputs.ipynb #c032
+# %% ../nbs/01_inputs.ipynb #c037
 def sigmoid(x):
     "1 / (1 + exp(−x)), without overflow."
     e = np.exp(-np.abs(x))
@@ -179,7 +231,7 @@ def log_odds(z, k:int) -> np.ndarray:
     rest = np.delete(z, k, axis=1); top = rest.max(1)
     return z[:, k] - (top + np.log(np.exp(rest - top[:, None]).sum(1)))
 
-# %% ../nbs/01_inputs.ipynb #c036
+# %% ../nbs/01_inputs.ipynb #c041
 @dataclass
 class Question:
     "One binary comparison: labels `y` (0/1), raw scores `rank`, and what `kind` they are (probability, logit or rank)."
@@ -206,7 +258,7 @@ def question(y, scores, kind, column=None, name=None, known=None, positive="1") 
     if not len(rows): raise InputError(f"no sample has a usable label{f' for {name!r}' if name else ''}")
     return Question(name, y[rows], rank[rows], kind, positive, rows, len(y) - len(rows))
 
-# %% ../nbs/01_inputs.ipynb #c040
+# %% ../nbs/01_inputs.ipynb #c045
 def _columns(x): return [str(c) for c in x.columns] if hasattr(x, "columns") else None
 
 def _one_hot(y):
@@ -221,31 +273,60 @@ def _class_of(y, has, names):
     out[has] = np.array(names or range(y.shape[1]), dtype=object)[y[has].astype(float).argmax(1)]
     return out if not has.all() or names else out.astype(int)
 
-def multilabel(y, s, kind, names, notes, drop_labels=()) -> list:
-    "One `Question` per column of a label matrix."
+def multilabel(y, s, kind, names, notes, drop_labels=(), pos_label=None) -> list:
+    "One `Question` per column of a label matrix; the columns of `s` are in the same order."
     out = []
     for j, name in enumerate(names):
         if not len(label_values(y[:, j])): notes.add(f"{name}: no sample has a label; this finding is left out"); continue
-        yj, known = binary(y[:, j], drop_labels=drop_labels, what=name, notes=notes)
+        yj, known = binary(y[:, j], pos_label, drop_labels=drop_labels, what=name, notes=notes)
         out.append(question(yj, s[:, j], kind, None, name, known, name))
     if not out: raise InputError("no finding has a usable label")
     return out
 
-# %% ../nbs/01_inputs.ipynb #c043
-def class_order(y, n_columns:int, names, labels) -> list:
+# %% ../nbs/01_inputs.ipynb #c048
+def pair_columns(labels, scores, notes) -> list|None:
+    "The positions of the score columns in the order of the label columns (`None`: as they stand), from the two lists of names."
+    for names, what in ((labels, "y_true"), (scores, "y_score")):
+        if names and len(set(names)) < len(names): raise InputError(f"{what} has two columns called {next(n for n in names if names.count(n) > 1)!r}; rename one")
+    if not (labels and scores) or labels == scores: return None
+    if set(labels) == set(scores): return [scores.index(n) for n in labels]
+    if common := set(labels) & set(scores): raise InputError(f"y_true and y_score share the columns {some(sorted(common), 3)} but not {some(sorted(set(labels) ^ set(scores)), 3)}; give both the same names")
+    return notes.add(f"the columns of y_true ({some(labels, 3)}) and of y_score ({some(scores, 3)}) were paired in their order")
+
+# %% ../nbs/01_inputs.ipynb #c052
+def _by_whole_name(classes, names):
+    "The class each column is called after: `1` for `1`, `prob_1`, `score 1`, and never for `prob_11`; `None` unless it is a perfect match."
+    found = [[c for c in classes if n == c or n.endswith(("_" + c, " " + c, "-" + c))] for n in names]
+    found = [max(f, key=len) if f else None for f in found]
+    return found if sorted(map(str, found)) == sorted(classes) else None
+
+def class_order(y, n_columns:int, names, labels, notes=None) -> list:
     "The class of each score column, as text."
     classes = [_text(v) for v in (label_values(y) if labels is None else labels)]
-    if names and set(classes) <= set(names): return list(names)
-    if len(classes) == n_columns: return classes
+    if len(set(classes)) < len(classes): raise InputError(f"labels={shown(list(labels))} names a class twice")
+    if names and len(set(names)) < len(names): raise InputError(f"y_score has two columns called {next(n for n in names if names.count(n) > 1)!r}; rename one")
+    if names and labels is None and (by_name := list(names) if set(classes) <= set(names) else _by_whole_name(classes, names)): return by_name
     whole = [int(c) for c in classes] if labels is None and all(c.lstrip("-").isdigit() for c in classes) else None
-    if whole and min(whole) >= 0 and max(whole) < n_columns: return [str(i) for i in range(n_columns)]
-    raise InputError(f"y_score has {n_columns} columns and y_true holds {len(classes)} classes ({some(classes)}); pass labels=[…] in column order, or score_column=")
+    order = classes if len(classes) == n_columns else [str(i) for i in range(n_columns)] if whole and min(whole) >= 0 and max(whole) < n_columns else None
+    if order is None: raise InputError(f"y_score has {n_columns} columns and y_true holds {len(classes)} classes ({some(classes)}); pass labels=[…] in column order, or score_column=")
+    if names and labels is None and notes is not None: notes.add(f"y_score's columns {some(names, 10)} were taken, in this order, as the classes {some(order, 10)}; pass labels=[…] to say otherwise")
+    return order
 
-# %% ../nbs/01_inputs.ipynb #c047
-def _without(y, ok, notes):
-    "Labels whose score is missing become missing labels, which are dropped and counted."
-    notes.add(f"y_score: {plural(int((~ok).sum()), 'row')} without a score left out")
-    return np.where(ok if y.ndim == 1 else ok[:, None], y.astype(object), None)
+# %% ../nbs/01_inputs.ipynb #c056
+def _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, one_vs_rest, multi_label, notes) -> list:
+    "One question per class or finding, from labels and scores that fit."
+    if y.ndim == 2:
+        has = None if multi_label else _one_hot(y)
+        if has is None:
+            if multi_label is False: raise InputError("y_true has rows that are not one-hot; pass multi_label=True, or one column of labels")
+            if score_column is not None: raise InputError("score_column says which column is the positive class, but y_true has a column per finding")
+            if y.shape != s.shape: raise InputError(f"y_true has {y.shape[1]} columns that are not one-hot and y_score has {1 if s.ndim == 1 else s.shape[1]}; give one score column per finding")
+            order = pair_columns(*names, notes)
+            return multilabel(y, s if order is None else s[:, order], kind, names[0] or names[1] or [f"finding {j}" for j in range(y.shape[1])], notes, drop_labels, pos_label)
+        y = _class_of(y, has, names[0])
+    if s.ndim == 2: return _matrix(y, s, kind, pos_label, score_column, labels, names[1], drop_labels, one_vs_rest, notes)
+    if score_column is not None: raise InputError("score_column was given, but y_score is a single column")
+    return [_vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes)]
 
 def _fit_shapes(s, y, y_score):
     if y.ndim > 2 or s.ndim > 2: raise InputError(f"labels have shape {y.shape} and scores {s.shape}; give (n,) or (n, columns)")
@@ -255,6 +336,7 @@ def _fit_shapes(s, y, y_score):
     if len(y) != len(s): raise InputError(f"y_true has {plural(len(y), 'sample')} and y_score has {len(s):,}")
     return s, y
 
+# %% ../nbs/01_inputs.ipynb #c057
 def _vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes):
     yb, known = binary(y, pos_label, drop_labels=drop_labels, one_vs_rest=one_vs_rest, notes=notes)
     return question(yb, s, kind, None, None, known, "1" if pos_label is None else _text(pos_label))
@@ -266,7 +348,7 @@ def _matrix(y, s, kind, pos_label, score_column, labels, names, drop_labels, one
         return [question(yb, s, kind, k, None, known, "1" if pos_label is None else _text(pos_label))]
     drop = {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}
     kept = np.array([v for v in label_values(y) if _text(v) not in drop], dtype=object)
-    order = class_order(kept, s.shape[1], names, labels)
+    order = class_order(kept, s.shape[1], names, labels, notes)
     wanted = [_text(pos_label)] if pos_label is not None else order[1:] if s.shape[1] == 2 and (set(order) <= set(_BINARY_TEXT)) else order
     if s.shape[1] == 2 and len(wanted) > 1: raise InputError(_which_is_positive(kept.tolist(), "y_true"))
     out = []
@@ -275,17 +357,18 @@ def _matrix(y, s, kind, pos_label, score_column, labels, names, drop_labels, one
         if not any(_text(v) == c for v in kept): notes.add(f"class {c}: no sample has this label; it is left out"); continue
         yb, known = binary(y, c, drop_labels=drop_labels, one_vs_rest=True, notes=notes)
         out.append(question(yb, s, kind, order.index(c), c if len(wanted) > 1 else None, known, c))
-    if not out: raise InputError("no class of y_score's columns occurs in y_true")
+    if not out: raise InputError(f"pos_label {pos_label!r} does not occur in y_true (it holds {some(kept.tolist())})" if pos_label is not None else "no class of y_score's columns occurs in y_true")
     return out
 
 def _position(column, names, n):
     if isinstance(column, str) and names and column in names: return names.index(column)
-    try: k = int(column)
-    except (TypeError, ValueError): raise InputError(f"score_column {column!r} is none of the {n} columns of y_score{f' ({some(names)})' if names else ''}") from None
+    try: k = int(column) if isinstance(column, str) else operator.index(column)
+    except (TypeError, ValueError): k = None
+    if k is None or isinstance(column, bool): raise InputError(f"score_column {column!r} is none of the {n} columns of y_score{f' ({some(names)})' if names else ''}") from None
     if not -n <= k < n: raise InputError(f"score_column {k} is out of range: y_score has {n} columns, counted from 0")
     return k % n
 
-# %% ../nbs/01_inputs.ipynb #c048
+# %% ../nbs/01_inputs.ipynb #c058
 def questions(
     y_true,                     # labels (n,), one-hot rows (n, C), or a column per finding (n, L)
     y_score,                    # scores (n,) or one column per class or finding (n, C)
@@ -304,21 +387,18 @@ def questions(
     if missing not in ("raise", "drop"): raise InputError(f"missing={missing!r} is neither 'raise' nor 'drop'")
     y, (s, tol, ok) = as_array(y_true, "y_true"), numeric(y_score, "y_score", missing == "drop")
     s, y = _fit_shapes(s, y, y_score)
-    if ok is not None: y = _without(y, ok, notes)
-    names = (_columns(y_true), _columns(y_score))
+    n, names = len(y), (_columns(y_true), _columns(y_score))
+    if ok is not None:
+        notes.add(f"y_score: {plural(int((~ok).sum()), 'row')} without a score left out")
+        y, s = y[ok], s[ok]
     kind, s, how = score_kind(s, tol, score_type, notes)
-    facts = {"score_type": how}
-    if y.ndim == 2:
-        has = None if multi_label else _one_hot(y)
-        if has is None and multi_label is False: raise InputError("y_true has rows that are not one-hot; pass multi_label=True, or one column of labels")
-        if has is None:
-            if y.shape != s.shape: raise InputError(f"y_true has {y.shape[1]} columns that are not one-hot and y_score has {1 if s.ndim == 1 else s.shape[1]}; give one score column per finding")
-            return multilabel(y, s, kind, names[0] or names[1] or [f"finding {j}" for j in range(y.shape[1])], notes, drop_labels), facts
-        y, facts["labels"] = _class_of(y, has, names[0]), "one-hot rows"
-    if s.ndim == 1: return [_vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes)], facts
-    return _matrix(y, s, kind, pos_label, score_column, labels, names[1], drop_labels, one_vs_rest, notes), facts
+    out, facts = _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, one_vs_rest, multi_label, notes), {"score_type": how}
+    if ok is not None:
+        kept = np.flatnonzero(ok)
+        for q in out: q.rows, q.n_dropped = kept if q.rows is None else kept[q.rows], n - len(q.y)
+    return out, facts
 
-# %% ../nbs/01_inputs.ipynb #c052
+# %% ../nbs/01_inputs.ipynb #c062
 @dataclass
 class Grouping:
     "One attribute: `codes[i]` is the position in `names` of sample i's group, −1 where it is unknown."
@@ -332,7 +412,7 @@ class Grouping:
     @property
     def n_unknown(self): return sum(self.unknown.values())
 
-# %% ../nbs/01_inputs.ipynb #c055
+# %% ../nbs/01_inputs.ipynb #c065
 def _pointers(a): return np.ctypeslib.as_array((ctypes.c_ssize_t * len(a)).from_address(a.ctypes.data))
 
 def _packed(a):
@@ -357,7 +437,7 @@ def factorize(a:np.ndarray) -> tuple:
     small, values = pd.factorize(a[first].astype(object), use_na_sentinel=True)
     return (codes if np.array_equal(small, np.arange(len(small))) else small[codes]), values
 
-# %% ../nbs/01_inputs.ipynb #c059
+# %% ../nbs/01_inputs.ipynb #c069
 MAX_NUMERIC_GROUPS = 20
 
 def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Grouping:
@@ -378,7 +458,7 @@ def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Groupin
     for rank, t in enumerate(names): lut[by_text[t]] = rank
     return Grouping(name, lut[codes], names, unknown)
 
-# %% ../nbs/01_inputs.ipynb #c062
+# %% ../nbs/01_inputs.ipynb #c072
 def _num(x): return str(int(x)) if float(x).is_integer() and abs(x) < 1e15 else repr(float(x))
 
 def _short_cut(values, q):
@@ -389,7 +469,8 @@ def _short_cut(values, q):
 
 def cut_points(values:np.ndarray, spec, name:str, notes:Notes) -> np.ndarray:
     "The cut points that `spec` asks for: a list of them, or a number of quantile groups."
-    if isinstance(spec, (int, np.integer)) and not isinstance(spec, bool):
+    if isinstance(spec, (bool, str, bytes)): raise InputError(f"bins for {name!r}: {spec!r} is neither cut points such as [40, 60] nor a number of quantile groups")
+    if isinstance(spec, (int, np.integer)):
         if spec < 2: raise InputError(f"bins for {name!r}: {spec} quantile groups; ask for at least 2, or give cut points")
         known = np.sort(values[~np.isnan(values)])
         cuts = np.array([_short_cut(known, q) for q in np.quantile(known, np.arange(1, spec) / spec)]) if len(known) else np.zeros(0)
@@ -407,19 +488,28 @@ def cut(values:np.ndarray, cuts:np.ndarray) -> tuple:
     names = [f"<{_num(cuts[0])}", *(f"{_num(a)}-{_num(b)}" for a, b in zip(cuts, cuts[1:])), f">={_num(cuts[-1])}"] if len(cuts) else ["all"]
     return np.where(np.isnan(values), -1, np.searchsorted(cuts, values, side="right")), names
 
-# %% ../nbs/01_inputs.ipynb #c066
-def _to_numbers(column, a, name, unknown_words):
-    if a.dtype.kind in "fiub": return a.astype(float), {}
+# %% ../nbs/01_inputs.ipynb #c076
+def _finite(name, values):
+    if np.isinf(values).any(): raise InputError(f"{name!r} cannot be binned: it is infinite at row {some(np.flatnonzero(np.isinf(values)).tolist())}")
+    return values
+
+def _to_numbers(a, name, unknown_words):
+    if a.dtype.kind in "mM": raise InputError(f"{name!r} holds dates or durations; make a number of them, such as an age in years")
+    if a.dtype.kind in "fiub":
+        values, codes = a.astype(float), {w for w in unknown_words if _floats(w)}
+        lost = {w: np.flatnonzero(values == float(w)) for w in codes}
+        for rows in lost.values(): values[rows] = np.nan
+        return _finite(name, values), {w: len(rows) for w, rows in lost.items() if len(rows)}
     text = pd.Series(a, dtype=object).map(lambda v: v.strip() if isinstance(v, str) else v)
     words = text.map(lambda v: isinstance(v, str) and (v == "" or v.lower() in unknown_words))
     values = pd.to_numeric(text.where(~words), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     bad = np.flatnonzero(np.isnan(values) & ~words.to_numpy() & ~pd.isna(text).to_numpy())
     if len(bad): raise InputError(f"{name!r} cannot be binned: {some(text.iloc[bad[:3]].tolist())} at row {some(bad.tolist(), 3)} is not a number")
-    return values, {k: int(v) for k, v in text[words].value_counts().items()}
+    return _finite(name, values), {k: int(v) for k, v in text[words].value_counts().items()}
 
 def binned(name, a, spec, unknown_words, notes) -> Grouping:
     "A numeric attribute grouped by `spec`."
-    values, unknown = _to_numbers(name, a, name, unknown_words)
+    values, unknown = _to_numbers(a, name, unknown_words)
     if np.isnan(values).all(): raise InputError(f"{name!r} holds no number to bin")
     codes, names = cut(values, cut_points(values, spec, name, notes))
     used = np.bincount(codes[codes >= 0], minlength=len(names)) > 0
@@ -428,7 +518,7 @@ def binned(name, a, spec, unknown_words, notes) -> Grouping:
     missing = int(np.isnan(values).sum()) - sum(unknown.values())
     return Grouping(name, lut[codes], [n for n, u in zip(names, used) if u], {**({"(missing)": missing} if missing else {}), **{k or "(empty)": v for k, v in unknown.items()}})
 
-# %% ../nbs/01_inputs.ipynb #c070
+# %% ../nbs/01_inputs.ipynb #c080
 def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), notes=None) -> Grouping:
     "One attribute as a `Grouping`; `spec` groups a numeric one (cut points or a number of quantiles)."
     notes = Notes() if notes is None else notes
@@ -440,13 +530,14 @@ def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), 
         a = as_array(column, name)
         if a.ndim != 1: raise InputError(f"{name!r} has shape {a.shape}; give one group per sample, or a table with a column per attribute")
         if spec is not None: return binned(name, a, spec, unknown_words, notes)
-        codes, values = factorize(a)
+        try: codes, values = factorize(a)
+        except TypeError: raise InputError(f"{name!r} holds lists or other compound values ({shown(a.ravel()[0])}); give one plain value per sample") from None
         if a.dtype.kind in "fiu" and len(values) > MAX_NUMERIC_GROUPS:
             raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with bins={{{name!r}: [40, 60]}} (cut points) or bins={{{name!r}: 4}} (quantiles)")
     if len(values) > 20 and len(values) > len(codes) / 2: raise InputError(f"{name!r} has {len(values):,} distinct values in {len(codes):,} rows: it identifies samples and is no group")
     return _finish(name, codes, list(values), unknown_words, notes)
 
-# %% ../nbs/01_inputs.ipynb #c074
+# %% ../nbs/01_inputs.ipynb #c084
 def _quoted(names): return [f'"{n}"' if " & " in n else n for n in names]
 
 def intersect(parts:list) -> Grouping:
@@ -462,7 +553,7 @@ def intersect(parts:list) -> Grouping:
     n_unknown = int((~known).sum())
     return Grouping(" & ".join(_quoted([g.name for g in parts])), codes, names, {"(unknown in one of them)": n_unknown} if n_unknown else {})
 
-# %% ../nbs/01_inputs.ipynb #c078
+# %% ../nbs/01_inputs.ipynb #c088
 def _bins_for(bins, columns) -> dict:
     if bins is None: return {}
     if not isinstance(bins, Mapping):
@@ -476,18 +567,22 @@ def _combinations(parts, intersectional) -> list:
         if len(parts) < 2: raise InputError("intersectional=True needs at least two attributes")
         return [parts]
     by_name, out = {g.name: g for g in parts}, []
+    if intersectional and not np.iterable(intersectional): raise InputError(f"intersectional={intersectional!r} must be True, False or a list of tuples of attribute names")
     for names in intersectional or ():
-        if isinstance(names, str) or len(names) < 2: raise InputError(f"intersectional: {names!r} is not a tuple of two or more attribute names")
+        if isinstance(names, str) or not np.iterable(names) or len(set(names)) < 2: raise InputError(f"intersectional: {names!r} is not a tuple of two or more attribute names")
         if stray := [k for k in names if k not in by_name]: raise InputError(f"intersectional names {some(stray)}, which is no attribute (there are: {some(by_name, 30)})")
         out.append([by_name[k] for k in names])
     return out
 
-# %% ../nbs/01_inputs.ipynb #c079
+# %% ../nbs/01_inputs.ipynb #c089
 def feature_columns(sensitive_features) -> dict:
     "Attribute name → column, for a Series, an array, a table (pandas, polars, Arrow) or a mapping."
     s = sensitive_features
     if s is None: raise InputError("sensitive_features is missing; give one group per sample, or a table with a column per attribute")
-    if isinstance(s, Mapping): out = {str(k): v for k, v in s.items()}
+    if isinstance(s, Mapping):
+        out = {str(k): v for k, v in s.items()}
+        if len(out) < len(s): raise InputError(f"sensitive_features names one attribute twice ({some(map(str, s), 10)})")
+    elif _is_lazy(s): raise InputError("sensitive_features is a lazy frame; call .collect() first")
     elif isinstance(s, pd.DataFrame) or hasattr(s, "column_names") or (hasattr(s, "columns") and hasattr(s, "__getitem__")):
         names = [str(c) for c in (s.columns if isinstance(s, pd.DataFrame) or not hasattr(s, "column_names") else s.column_names)]
         if len(set(names)) < len(names): raise InputError(f"sensitive_features has two columns called {next(n for n in names if names.count(n) > 1)!r}; rename one")
@@ -502,20 +597,24 @@ def feature_columns(sensitive_features) -> dict:
 def groupings(sensitive_features, n:int|None=None, *, bins=None, intersectional=False, unknown=("unknown",), notes=None) -> list:
     "Every attribute as a `Grouping`; `intersectional` adds the combination of all of them, or of the listed tuples of names."
     notes, columns = Notes() if notes is None else notes, feature_columns(sensitive_features)
-    words = frozenset(str(u).strip().lower() for u in ([unknown] if isinstance(unknown, str) else unknown))
+    words = frozenset(_text(u).strip().lower() for u in ([] if unknown is None else [unknown] if isinstance(unknown, str) or not np.iterable(unknown) else unknown))
     spec = _bins_for(bins, columns)
     out = [grouping(k, v, spec.get(k), words, notes) for k, v in columns.items()]
     for g in out:
         if n is not None and len(g.codes) != n: raise InputError(f"{g.name!r} has {plural(len(g.codes), 'value')} for {plural(n, 'sample')}")
         if g.unknown: notes.add(f"{g.name}: {plural(g.n_unknown, 'sample')} of unknown group ({', '.join(f'{k}: {v:,}' for k, v in g.unknown.items())}) left out of its comparisons")
-    return out + [intersect(parts) for parts in _combinations(out, intersectional)]
+    out += [intersect(parts) for parts in _combinations(out, intersectional)]
+    names = [g.name for g in out]
+    if len(set(names)) < len(names): raise InputError(f"two attributes are called {next(n for n in names if names.count(n) > 1)!r}; rename one, or ask for each intersection once")
+    return out
 
-# %% ../nbs/01_inputs.ipynb #c083
+# %% ../nbs/01_inputs.ipynb #c093
 def weights_of(sample_weight, n:int) -> np.ndarray|None:
     "`sample_weight` as a float64 array of `n` non-negative numbers, or `None`."
     if sample_weight is None: return None
     w, *_ = numeric(sample_weight, "sample_weight")
     if w.shape != (n,): raise InputError(f"sample_weight has shape {w.shape} for {plural(n, 'sample')}; give one weight per sample")
     if (w < 0).any(): raise InputError(f"sample_weight is negative at row {some(np.flatnonzero(w < 0).tolist())}")
-    if not w.sum() > 0: raise InputError("sample_weight is zero everywhere; there is nothing to evaluate")
+    if not w.any(): raise InputError("sample_weight is zero everywhere; there is nothing to evaluate")
+    if not 1e-100 < w.max() < 1e100: raise InputError(f"the largest sample_weight is {w.max():.3g}; rescale the weights to about 1")
     return w

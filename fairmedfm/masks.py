@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from .core import InputError, MissingPackage, Notes, Registry, plural, require, some
-from .inputs import Grouping, align, as_array, feature_columns, groupings, intersect
+from .inputs import Grouping, align, as_array, feature_columns, groupings, intersect, to_float
 from .metrics import equity_scaled
 
 # %% auto #0
@@ -156,6 +156,7 @@ def _items(masks, what="masks"):
     "(ids or None, items): the items as given, not yet read; a stack is cut along its first axis."
     if _is_path(masks): return None, [masks]
     if isinstance(masks, Mapping): return list(masks), list(masks.values())
+    if isinstance(masks, (set, frozenset)): raise InputError(f"the {what} are a set, whose entries have no order; give a list")
     if isinstance(masks, pd.DataFrame): raise InputError(f"the {what} are a whole table; give its column of mask paths")
     if isinstance(masks, pd.Series): return None if isinstance(masks.index, pd.RangeIndex) else masks.index.tolist(), masks.tolist()
     if hasattr(masks, "to_pylist"): masks = masks.to_pylist()                       # a column of paths in Arrow
@@ -270,7 +271,7 @@ def any_nonzero(a) -> bool:
 def _values(a): return sorted(int(v) for v in pd.unique(np.ravel(a)))
 
 # %% ../nbs/03_masks.ipynb #c060
-def _whole(x): return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool) and np.isfinite(x) and x == int(x)
+def _whole(x): return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool) and abs(x) < 2**53 and x == int(x)
 
 def structures(labels=None) -> list:
     "`labels=` as a list of `(name, tuple of values)`; `None` values mean any non-zero."
@@ -660,10 +661,8 @@ def _parallel(pairs, rules, n_jobs):
 def dice_values(dice, notes:Notes|None=None) -> np.ndarray:
     "Dice per sample as floats in [0, 1]; NaN where it is missing."
     notes, a = Notes() if notes is None else notes, as_array(dice, "dice")
-    try: a = np.asarray(a, dtype=float)
-    except (TypeError, ValueError):
-        odd = some([v for v in a.ravel().tolist() if isinstance(v, str)], 2)
-        raise InputError(f"dice holds values that are not numbers, such as {odd}") from None
+    if a.dtype.kind in "mM": raise InputError("dice holds dates or durations, not numbers")
+    a = a.astype(float) if a.dtype.kind in "fiub" else to_float(a, "dice")
     if a.ndim == 2 and 1 in a.shape: a = a.ravel()
     if a.ndim != 1 or not a.size: raise InputError(f"dice has the shape {a.shape}; give one value per sample")
     if len(bad := np.flatnonzero((a < -1e-6) | (a > 1 + 1e-6))):

@@ -278,9 +278,9 @@ def read_threshold(threshold) -> tuple:
 
 def _number(x, shown):
     try: value = float(x)
-    except (TypeError, ValueError): value = np.nan
+    except (TypeError, ValueError, OverflowError): value = np.nan
     if np.isfinite(value) and not isinstance(x, bool): return value
-    raise InputError(f"threshold {shown!r} is neither a number, nor one of {', '.join(THRESHOLD_RULES)}, nor a target such as 'specificity=0.8'")
+    raise InputError(f"threshold {str(shown)[:60]!r} is neither a number, nor one of {', '.join(THRESHOLD_RULES)}, nor a target such as 'specificity=0.8'")
 
 def find_threshold(r:Ranking, g:Groups, rule) -> float:
     "The threshold that `rule` picks on all samples of the single group `g`; NaN when a label is missing."
@@ -288,7 +288,7 @@ def find_threshold(r:Ranking, g:Groups, rule) -> float:
     if not (g.pos[0] > 0 and g.neg[0] > 0): return np.nan
     return rule(*g.curve, g.pos[0], g.neg[0])
 
-# %% ../nbs/02_metrics.ipynb #c045
+# %% ../nbs/02_metrics.ipynb #c049
 @dataclass(frozen=True)
 class Metric:
     "One metric: `compute(groups, t)` returns a value per group; `needs` names the counts that must not be zero."
@@ -312,7 +312,7 @@ def _rate(top, bottom):
         return _ratio(total(c, top), total(c, bottom))
     return compute
 
-# %% ../nbs/02_metrics.ipynb #c048
+# %% ../nbs/02_metrics.ipynb #c052
 def _group_mean(g:Groups, values):
     "Weighted mean of a per-sample array in each group."
     total = np.zeros(g.k + 1)                                      # the last place is for samples of unknown group, code −1
@@ -325,7 +325,7 @@ def _bce(g, t): return _group_mean(g, g.r.log_loss)
 
 def _brier(g, t): return np.full(g.k, np.nan) if g.r.q.prob is None else _group_mean(g, (g.r.q.prob - g.r.q.y) ** 2)
 
-# %% ../nbs/02_metrics.ipynb #c052
+# %% ../nbs/02_metrics.ipynb #c056
 def _expected_error(g, edges):
     n, pos, total = g.bin_sums(edges)
     return _ratio(np.abs(total - pos).sum(1), g.n)
@@ -352,7 +352,7 @@ def _ce_debiased(g, t, bins:int=10):
         error = np.where(n > 1, n * ((p - y) ** 2 - y * (1 - y) / (n - 1)), 0.0).sum(1) / g.n
     return np.where(few | (g.n == 0), np.nan, np.sqrt(np.maximum(error, 0)))
 
-# %% ../nbs/02_metrics.ipynb #c056
+# %% ../nbs/02_metrics.ipynb #c060
 def _average_precision(g, t):
     level = np.flatnonzero(np.append(True, (g.key[1:] ^ g.key[:-1]) > 1)) if len(g.key) else np.zeros(0, int)
     ends = np.append(level[1:], len(g.key))
@@ -360,9 +360,9 @@ def _average_precision(g, t):
     stop = g.edges[1:][group]
     above_n, above_p = g._total(stop) - g._total(level), g._positive(stop) - g._positive(level)
     here = g._positive(ends) - g._positive(level)
-    return _ratio(np.bincount(group, weights=here * _ratio(above_p, above_n), minlength=g.k), g.pos)
+    return _ratio(np.bincount(group, weights=np.where(here > 0, here * _ratio(above_p, above_n), 0.0), minlength=g.k), g.pos)
 
-# %% ../nbs/02_metrics.ipynb #c060
+# %% ../nbs/02_metrics.ipynb #c064
 def _own_point(target:float, rule, value):
     def compute(g, t):
         out = np.full(g.k, np.nan)
@@ -379,7 +379,7 @@ def _tpr_at(target): return _own_point(target, lambda tpr, tnr: tpr[tnr >= targe
 
 def _tnr_at(target): return _own_point(target, lambda tpr, tnr: tnr[tpr >= target - 1e-12].max(initial=0.0), "tnr")
 
-# %% ../nbs/02_metrics.ipynb #c065
+# %% ../nbs/02_metrics.ipynb #c069
 def _recalibration(g, slope:bool, steps:int=50):
     "The slope of y on logit(p), or the intercept when the slope is fixed at 1; NaN where scores are 0 or 1, or labels separate."
     p = g.r.q.prob
@@ -408,7 +408,7 @@ def _recalibration(g, slope:bool, steps:int=50):
         done = np.maximum(np.abs(da), np.abs(db)) <= 1e-6
     return np.where(undefined | ~done, np.nan, b if slope else a)
 
-# %% ../nbs/02_metrics.ipynb #c070
+# %% ../nbs/02_metrics.ipynb #c074
 METRICS = Registry("metric", [
     Metric("auc", "area under the ROC curve", lambda g, t: g.auc(), "higher", ("pos", "neg"), source="Hanley & McNeil 1982", aliases=("roc_auc", "auroc")),
     Metric("acc", "accuracy", _rate("tp tn", "tp tn fp fn"), "higher", at_threshold=True, aliases=("accuracy",)),
@@ -449,13 +449,13 @@ def metric_parts(metric:str) -> tuple:
     make, what, fixed = kinds[name]
     return Metric(f"{name}={target:g}", f"{what} at the group's own {fixed} of {target:g}", make(target), "higher", ("pos", "neg"))
 
-# %% ../nbs/02_metrics.ipynb #c074
+# %% ../nbs/02_metrics.ipynb #c078
 class Comparison:
     "One binary question asked of the groups of one attribute (of everyone, without one); `notes` collects what must be said aloud."
     def __init__(self, q:Question, grouping:Grouping|None, threshold="best_f1", ranking:Ranking|None=None, sample_weight=None, notes=None):
         self.q, self.grouping = q, Grouping("everyone", np.zeros(len(q.y), np.int32), ["everyone"]) if grouping is None else grouping.take(q.rows)
         self.names, self.notes = self.grouping.names, Notes() if notes is None else notes
-        self.ranking = ranking or Ranking(q, len(self.names), q.take(sample_weight))
+        self.ranking = ranking or Ranking(q, max(1, len(self.names)), q.take(sample_weight))
         self.threshold, self._rule = read_threshold(threshold)
         self.groups = self.ranking.overall if grouping is None else Groups(self.ranking, self.grouping.codes, len(self.names))
         known = None if (c := self.grouping.codes).min(initial=0) >= 0 else np.where(c < 0, -1, 0)
@@ -479,15 +479,16 @@ class Comparison:
     def _of(self, groups, metric, t):
         return groups.metric(metric_parts(metric), self.t if t is None else t)
 
-# %% ../nbs/02_metrics.ipynb #c078
-def _taking_part(self, metric, t=None):
-    "Values of the groups that take part in the comparison, NaN dropped."
-    v = self.values(metric, t)[self.usable]
-    return v[~np.isnan(v)]
+# %% ../nbs/02_metrics.ipynb #c082
+def _taking_part(self, metric, t=None, published=None):
+    "Values of the groups that take part: for the published metrics those with both labels, for any other those where it is defined."
+    v = self.values(metric, t)
+    if published is None: published = metric_parts(metric).name in PUBLISHED
+    return v[(self.usable if published else self.groups.n > 0) & ~np.isnan(v)]
 
-def _gap(self, metric, t=None) -> float:
+def _gap(self, metric, t=None, published=None) -> float:
     "Largest minus smallest group value; NaN with fewer than two groups."
-    v = _taking_part(self, metric, t)
+    v = _taking_part(self, metric, t, published)
     return float(v.max() - v.min()) if len(v) > 1 else np.nan
 
 def _worst(self, metric) -> float:
@@ -501,7 +502,7 @@ def _best(better, v): return np.mean(v) if better == "equal" else float(better)
 
 Comparison.gap, Comparison.worst, Comparison.taking_part = _gap, _worst, _taking_part
 
-# %% ../nbs/02_metrics.ipynb #c081
+# %% ../nbs/02_metrics.ipynb #c085
 def _tied_threshold(self) -> dict|None:
     "What `best_f1` loses to samples that stand on the threshold: their number, F1 attained and possible; `None` when it loses at most one sample."
     if self._rule is not _best_f1 or np.isnan(self.t): return None
@@ -516,7 +517,7 @@ def _tied_threshold(self) -> dict|None:
 def _check(self):
     "Add what a reader must know to `notes`; returns the tie found at the threshold, if any."
     out = [n for n, u, k in zip(self.names, self.usable, self.groups.count) if not u and k]
-    if out: self.notes.add(f"{self.label}: {some(out)} with one label only, left out of the gaps ({_hidden(self)})")
+    if out: self.notes.add(f"{self.label}: {some(out)} with one label only, left out of the published gaps{_hidden(self)}")
     if self.usable.sum() < 2: self.notes.add(f"{self.label}: {plural(int(self.usable.sum()), 'group')} with both labels; a comparison needs two, so its gaps are NaN")
     tie = _tied_threshold(self)
     if tie:
@@ -529,13 +530,13 @@ def _check(self):
     return tie
 
 def _hidden(self):
-    acc = self.values("acc")
-    whole, shown = np.nanmax(acc) - np.nanmin(acc), self.gap("acc")
-    return f"with {'it' if (~self.usable & (self.groups.count > 0)).sum() == 1 else 'them'} the accuracy gap is {whole:.4f} instead of {shown:.4f}"
+    whole, gap = self.gap("acc", published=False), self.gap("acc")
+    if np.isnan(whole) or np.isnan(gap): return ""
+    return f" (with {'it' if (~self.usable & (self.groups.count > 0)).sum() == 1 else 'them'} the accuracy gap is {whole:.4f} instead of {gap:.4f})"
 
 Comparison.check = _check
 
-# %% ../nbs/02_metrics.ipynb #c086
+# %% ../nbs/02_metrics.ipynb #c090
 def compare_groups(
     y_true, y_score, *, sensitive_features,
     pos_label=None,           # the positive class, when labels are not 0/1
@@ -558,7 +559,7 @@ def compare_groups(
     w = weights_of(named["sample_weight"], n)
     return Comparison(qs[0], group, threshold, sample_weight=w, notes=notes)
 
-# %% ../nbs/02_metrics.ipynb #c089
+# %% ../nbs/02_metrics.ipynb #c093
 def one_number(fn):
     "A public function `(y_true, y_score, *, sensitive_features, …) -> float` made of a function of a `Comparison`."
     own = [p.replace(kind=p.KEYWORD_ONLY) for p in list(inspect.signature(fn).parameters.values())[1:]]
@@ -579,49 +580,49 @@ def _said(c, value):
     c.check()
     return value
 
-# %% ../nbs/02_metrics.ipynb #c091
+# %% ../nbs/02_metrics.ipynb #c095
 @one_number
 def auc_gap(c):
     "Largest minus smallest group ROC AUC, in [0, 1]; 0 is fair. From raw scores. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
     return c.gap("auc")
 
-# %% ../nbs/02_metrics.ipynb #c094
+# %% ../nbs/02_metrics.ipynb #c098
 @one_number
 def worst_group_auc(c):
     "Smallest group ROC AUC, in [0, 1]; higher is better. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
     return c.worst("auc")
 
-# %% ../nbs/02_metrics.ipynb #c096
+# %% ../nbs/02_metrics.ipynb #c100
 @one_number
 def accuracy_gap(c):
     "Largest minus smallest group accuracy at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: FairMedFM 2024."
     return c.gap("acc")
 
-# %% ../nbs/02_metrics.ipynb #c098
+# %% ../nbs/02_metrics.ipynb #c102
 @one_number
 def bce_gap(c):
     "Largest minus smallest group binary cross-entropy, ≥ 0; 0 is fair. Logarithms are clamped at −100. Mirrors prevalence as well as fit. Source: FairMedFM 2024."
     return c.gap("bce")
 
-# %% ../nbs/02_metrics.ipynb #c100
+# %% ../nbs/02_metrics.ipynb #c104
 @one_number
 def ece_gap(c):
     "Largest minus smallest group calibration error over ten equal bins of each group's own score range, in [0, 1]; 0 is fair. Biased upward for small groups: see `metric_gap('ce_debiased')`. Source: FairMedFM 2024."
     return c.gap("ece")
 
-# %% ../nbs/02_metrics.ipynb #c102
+# %% ../nbs/02_metrics.ipynb #c106
 @one_number
 def equal_opportunity_difference(c):
     "Largest minus smallest group TPR at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: Hardt et al. 2016, FairMedFM 2024 (`eo`)."
     return c.gap("tpr")
 
-# %% ../nbs/02_metrics.ipynb #c104
+# %% ../nbs/02_metrics.ipynb #c108
 @one_number
 def equalized_odds_score(c):
     "1 − (TPR gap + TNR gap)/2 at the threshold (default: best F1 over all samples), in [0, 1]; **1 is fair**. Source: FairMedFM 2024 (`eod`)."
     return 1 - (c.gap("tpr") + c.gap("tnr")) / 2
 
-# %% ../nbs/02_metrics.ipynb #c110
+# %% ../nbs/02_metrics.ipynb #c114
 def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     "Any metric of `METRICS` in every group, as a pandas Series; NaN where a group does not define it. Options as in `auc_gap`."
     import pandas as pd
@@ -629,14 +630,14 @@ def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, pd.Series(c.values(metric), index=pd.Index(c.names, name=c.grouping.name), name=metric))
 
-# %% ../nbs/02_metrics.ipynb #c112
+# %% ../nbs/02_metrics.ipynb #c116
 def metric_gap(metric:str, y_true, y_score, *, sensitive_features, **options) -> float:
     "Largest minus smallest group value of any metric of `METRICS`; 0 is fair. Options as in `auc_gap`."
     metric_parts(metric)
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, c.gap(metric))
 
-# %% ../nbs/02_metrics.ipynb #c116
+# %% ../nbs/02_metrics.ipynb #c120
 def pair_of(c:Comparison, groups) -> list:
     "Positions of two named groups (the only two, when `groups` is not given)."
     if groups is None:
@@ -646,6 +647,7 @@ def pair_of(c:Comparison, groups) -> list:
     if len(pair) != 2: raise InputError(f"groups={groups!r} must name two groups")
     for name in pair:
         if name not in c.names: raise unknown_name(f"group of {c.grouping.name} called", name, c.names)
+    if pair[0] == pair[1]: raise InputError(f"groups={groups!r} names one group twice")
     return [c.names.index(name) for name in pair]
 
 @one_number
@@ -654,7 +656,7 @@ def auc_difference(c, groups=None):
     a, b = c.values("auc")[pair_of(c, groups)]
     return float(a - b)
 
-# %% ../nbs/02_metrics.ipynb #c120
+# %% ../nbs/02_metrics.ipynb #c124
 EQUITY_VARIANTS = {
     "luo2023": lambda total, v, alpha: total / (1 + alpha * np.abs(total - v).sum()),
     "std": lambda total, v, alpha: total / (1 + alpha * v.std()),
@@ -667,15 +669,16 @@ def equity_scaled(total:float, values, variant:str, alpha:float=1.0) -> float:
     values = np.asarray(values, float)
     return float(EQUITY_VARIANTS[variant](total, values, alpha)) if len(values) > 1 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c122
+# %% ../nbs/02_metrics.ipynb #c126
 @one_number
 def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
     """Overall AUC scaled by its spread over groups, in [0, 1]; higher is better and fairer. Variants: `luo2023` = AUC/(1 + alpha·Σ|AUC − AUC_g|) (Harvard-GF, FairVision, FairCLIP),
     `std` = AUC/(1 + alpha·std) with population std (the form of `equity_scaled_dice`), `std_sample` with sample std (FairSeg code), `fairodds` = AUC/(1 + alpha·equalized odds difference)."""
-    if variant == "fairodds": return float(c.total("auc") / (1 + alpha * max(c.gap("tpr"), c.gap("fpr"))))
+    if not (np.isfinite(alpha) and alpha >= 0): raise InputError(f"alpha={alpha!r} must be a number from 0 up")
+    if variant == "fairodds": return float(c.total("auc") / (1 + alpha * max(c.gap("tpr"), c.gap("fpr", published=True))))
     return equity_scaled(c.total("auc"), c.taking_part("auc"), variant, alpha)
 
-# %% ../nbs/02_metrics.ipynb #c124
+# %% ../nbs/02_metrics.ipynb #c128
 @one_number
 def performance_scaled_disparity(c, variant="mean", half=False):
     "Spread of group AUCs relative to the overall AUC, ≥ 0; 0 is fair. `mean`: population std / AUC, `max`: (max − min) / AUC; `half=True` divides by |AUC − 0.5|. Source: FairVision 2023, FairCLIP 2024 (mean-PSD, max-PSD)."
@@ -685,13 +688,13 @@ def performance_scaled_disparity(c, variant="mean", half=False):
     base = abs(total - 0.5) if half else total
     return float(spread[variant](v) / base) if len(v) > 1 and base > 0 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c127
+# %% ../nbs/02_metrics.ipynb #c131
 @one_number
 def equalized_odds_difference(c, agg="worst_case", threshold=0.5):
-    "The larger (`worst_case`) or the mean (`mean`) of the TPR gap and the FPR gap, in [0, 1]; 0 is fair. Source: fairlearn."
+    "The larger (`worst_case`) or the mean (`mean`) of the TPR gap (groups with positives) and the FPR gap (groups with negatives), in [0, 1]; 0 is fair. Source: fairlearn."
     how = {"worst_case": max, "mean": lambda a, b: (a + b) / 2}
     if agg not in how: raise unknown_name("agg", agg, how)
-    return float(how[agg](c.gap("tpr"), c.gap("fpr")))
+    return float(how[agg](c.gap("tpr", published=False), c.gap("fpr")))
 
 @one_number
 def demographic_parity_difference(c, threshold=0.5):

@@ -22,7 +22,7 @@ from .metrics import PUBLISHED, Comparison, Ranking, metric_parts, read_threshol
 
 # %% auto #0
 __all__ = ['COUNTS', 'SUMMARY', 'SHOWN', 'group_columns', 'summary_row', 'FairnessReport', 'render_text', 'render_html',
-           'unknown_table', 'evaluate', 'evaluate_segmentation']
+           'as_list', 'unknown_table', 'evaluate', 'evaluate_segmentation']
 
 # %% ../nbs/05_report.ipynb #c007
 COUNTS = ("tn", "fp", "fn", "tp")
@@ -231,6 +231,10 @@ def _stack(rows:list, names:list) -> pd.DataFrame:
     data = {c: np.concatenate([np.asarray(_filled(columns, c, len(k)), dtype=object if c == "skipped" else None) for k, columns in rows]) for c in order}
     return pd.DataFrame(data, index=index)
 
+def as_list(x) -> list:
+    "A word as a list of one, nothing as an empty list."
+    return [] if x is None else [x] if isinstance(x, str) or not np.iterable(x) else list(x)
+
 def unknown_table(parts) -> pd.DataFrame:
     "The samples that are in no group of an attribute."
     return pd.DataFrame([(g.name, k, v) for g in parts for k, v in g.unknown.items()], columns=["attribute", "value", "n"])
@@ -238,7 +242,7 @@ def unknown_table(parts) -> pd.DataFrame:
 # %% ../nbs/05_report.ipynb #c040
 def _one_question(q, parts, threshold, w, extra, notes) -> dict:
     "Everything the report holds about one question."
-    ranking = Ranking(q, max(len(g.names) for g in parts), q.take(w))
+    ranking = Ranking(q, max(1, *(len(g.names) for g in parts)), q.take(w))
     out = {"summary": [], "by_group": [], "thresholds": {}}
     for g in parts:
         c = Comparison(q, g, threshold, ranking, notes=notes)
@@ -281,7 +285,7 @@ def evaluate(
     missing:str="raise",          # rows without a score: "raise" or "drop" (counted)
 ) -> FairnessReport:
     "Fairness of a classifier across the groups of every attribute. Pandas inputs are joined on their index; everything dropped or assumed is in `.warnings` and `.metadata`."
-    notes, extra = Notes(), tuple(metric_parts(m).name for m in ([metrics] if isinstance(metrics, str) else metrics))
+    notes, extra = Notes(), tuple(metric_parts(m).name for m in as_list(metrics))
     read_threshold(threshold)
     named = align(notes, y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, sample_weight=sample_weight)
     qs, facts = questions(named["y_true"], named["y_score"], pos_label=pos_label, score_type=score_type, score_column=score_column, labels=labels, drop_labels=drop_labels,
@@ -314,7 +318,7 @@ def _one_structure(scores:dict, parts, notes) -> dict:
             columns |= {f"{k}_{m}": t[k].to_numpy() for k in ("mean", "std", "median", "q25", "q75")} | ({} if "n" in columns else {"n": t["n"].to_numpy(), "skipped": t["skipped"].to_numpy()})
         out["summary"].append(([(g.name,)], {k: [v] for k, v in summary.items()}))
         out["by_group"].append(([(g.name, name) for name in g.names], columns))
-    out["overall"] = {f"mean_{m}": float(np.nanmean(v)) if (~np.isnan(v)).any() else np.nan for m, v in scores.items()}
+    out["overall"] = {"n": len(next(iter(scores.values())))} | {f"mean_{m}": float(np.nanmean(v)) if (~np.isnan(v)).any() else np.nan for m, v in scores.items()}
     return out
 
 # %% ../nbs/05_report.ipynb #c057
@@ -337,6 +341,8 @@ def _assemble_masks(results, parts, samples, notes, facts) -> FairnessReport:
     return FairnessReport("seg", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), overall, list(notes), {**facts, "attributes": [g.name for g in parts]}, unknown_table(parts), samples)
 
 # %% ../nbs/05_report.ipynb #c058
+_MASK_DEFAULTS = dict(label=None, labels=None, metrics=("dice",), mask_threshold=0.5, ignore_label=None, empty_score=1.0, spacing=None, tolerance_mm=None, resample=False)
+
 def evaluate_segmentation(
     sensitive_features,               # a column of groups, or a table or mapping with one column per attribute
     *, dice=None,                     # Dice in [0, 1] per sample, or a table with a column per structure
@@ -357,6 +363,9 @@ def evaluate_segmentation(
     notes = Notes()
     if (dice is None) == (pred_masks is None or true_masks is None): raise InputError("give either dice=, or both pred_masks= and true_masks=")
     if label is not None and labels is not None: raise InputError("give label= for one structure or labels= for several, not both")
+    of_masks = dict(label=label, labels=labels, metrics=tuple(as_list(metrics)), mask_threshold=mask_threshold, ignore_label=ignore_label, empty_score=empty_score, spacing=spacing, tolerance_mm=tolerance_mm, resample=resample)
+    if dice is not None and (stray := [k for k, v in of_masks.items() if v is not _MASK_DEFAULTS[k] and v != _MASK_DEFAULTS[k]]): raise InputError(f"{some(stray)} says how masks are scored, but dice= was given; leave it out")
+    if not as_list(metrics): raise InputError(f"metrics is empty; name some of {some(MASK_METRICS, 10)}")
     named = align(notes, dice=dice, sensitive_features=sensitive_features)
     if dice is not None: scores, samples, facts = _given(named["dice"], notes), None, {}
     else:

@@ -332,11 +332,13 @@ def _arrow_series(values, text:bool) -> pd.Series:
     return pd.Series(values.to_pandas(integer_object_nulls=text), name=None)
 
 def _arrow_grid(names:list, rows:int, take:Callable) -> Grid:
-    "A table of which `take` brings the columns of the given names."
-    def fetch(want, text):
-        table = take([names[p] for p in want])
-        return {p: _arrow_series(table.column(names[p]), p in text) for p in want}
-    return Grid(names, lambda p: take([names[p]]).column(names[p]).slice(0, 50).to_pylist(), fetch, rows)
+    "A table of which `take` brings the columns of the given names; the values are validated."
+    def checked(positions):
+        table = take([names[p] for p in positions])
+        table.validate(full=True)
+        return {p: table.column(names[p]) for p in positions}
+    fetch = lambda want, text: {p: _arrow_series(values, p in text) for p, values in checked(want).items()}
+    return Grid(names, lambda p: checked([p])[p].slice(0, 50).to_pylist(), fetch, rows)
 
 def _parquet_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     "Parquet; columns are read when they are asked for."

@@ -56,7 +56,7 @@ class Server:
 
 def test_every_row_is_complete():
     table = datasets_table()
-    assert len(table) == len(DATASETS) == 23 and table.name.is_unique and (table.drop(columns="access").map(lambda v: len(str(v)) < 200)).all(axis=None)
+    assert len(table) == len(DATASETS) == 23 and table.name.is_unique and table.drop(columns="access").apply(lambda c: c.str.len().between(1, 200)).all(axis=None)
     published = ["CXP", "MIMIC_CXR", "HAM10000", "FairVLMed10k", "GF3300", "PAPILA", "BREST", "COVID_CT_MD", "ADNI", "TUSC", "HAM10000-Seg", "FairSeg", "montgomery"]
     assert all(n in DATASETS for n in published)
     for s in DATASETS.values():
@@ -149,7 +149,8 @@ def test_archives_stay_in_their_folder(tmp_path):
     assert not list((tmp_path/"out").rglob("*.txt"))
 
 
-def test_download_tries_the_addresses_in_turn_and_is_done_once(tmp_path):
+def test_download_tries_the_addresses_in_turn_and_is_done_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairmedfm.data.catalog.time.sleep", lambda seconds: None)
     body = zipped(tmp_path/"z.zip", {"PAPILA/split/new_train.csv": "a\n", "PAPILA/data/x.txt": "1"})
     with Server(body=body) as s:
         bundle = Bundle("PAPILA", ("http://127.0.0.1:9/none.zip", s.url), "test", "none")
@@ -174,6 +175,14 @@ def test_a_prepared_table_keeps_its_release_when_edited(tmp_path):
     edited = load_dataset(table)
     assert len(edited) == 10 and edited.spec is data.spec and any("changed after" in n for n in edited.notes)
     assert len(load_dataset("PhantomSeg3D", tmp_path)) == 30 and len(read_samples(table)) == 30
+
+
+def test_folders_are_found_by_alias_and_in_any_case(tmp_path):
+    for alias, name in (("brest", "BRSET"), ("montgomery", "Montgomery"), ("MIMIC", "MIMIC_CXR")):
+        (tmp_path/alias).mkdir()
+        with pytest.raises(InputError, match=f"{alias}"): load_dataset(name, tmp_path)
+        assert not (tmp_path/name).exists() or alias == name
+    with pytest.raises(InputError, match=r"ADNI is not in .*ADNI. Apply at .*fairmedfm prepare ADNI --raw FOLDER --out"): load_dataset("ADNI", tmp_path)
 
 
 def test_importing_the_catalogue_loads_no_torch_and_no_reader():

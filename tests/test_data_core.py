@@ -136,6 +136,7 @@ def test_your_own_table_in_any_format(tmp_path, ending):
     for n in "abc": (tmp_path/"img"/f"{n}.png").touch()
     frame = pd.DataFrame({"Image Path": [str(tmp_path/"img"/"a.png"), "img/b.png", "img/c.png"], "PatientID": ["007", "007", "8"], "Gender": ["F", "n/a", "M"], "Age": ["61", "unknown", "045Y"],
                           "Diagnosis": ["benign", "malignant", "benign"], "Split": ["Train", "val", "test"]})
+    for need in {"xlsx": ["openpyxl"], "parquet": ["pyarrow"]}.get(ending, ()): pytest.importorskip(need)
     write = {"csv": lambda p: frame.to_csv(p, index=False, sep=";"), "xlsx": lambda p: frame.to_excel(p, index=False), "parquet": frame.to_parquet, "json": lambda p: frame.to_json(p, orient="records")}
     write[ending](tmp_path/f"t.{ending}")
     data = from_table(tmp_path/f"t.{ending}")

@@ -72,6 +72,21 @@ def test_damaged_arrow_files(tmp_path, name):
     for content in (whole[:-20], whole[:100], b"x", whole[:len(whole)//2] + bytes(50)):
         assert "damaged or something else" in fails(read_table, make(tmp_path, name, content))
 
+@needs_arrow
+@pytest.mark.parametrize("wrong", [66, 2**31 - 1])
+def test_arrow_files_with_offsets_that_lead_astray(tmp_path, wrong):
+    "Reading text at a wrong offset is garbage or a dead process, which only another process can survive."
+    pd.DataFrame({"sex": ["female", "man", "x?"], "s": [0.1, 0.2, 0.3]}).to_feather(tmp_path/"a.feather", compression="uncompressed")
+    whole, hits = (tmp_path/"a.feather").read_bytes(), 0
+    for width in (np.int32, np.int64):
+        good, bad = (np.array(offsets, width).tobytes() for offsets in ([0, 6, 9, 11], [0, 6, wrong, 11]))
+        hits, whole = hits + whole.count(good), whole.replace(good, bad)
+    assert hits == 1, "the offsets of the only text column"
+    path = make(tmp_path, "b.feather", whole)
+    code = f"from fairmedfm.tables import *\ntry: print(read_table({str(path)!r}, text='sex'))\nexcept InputError as e: print('refused:', e)"
+    done = subprocess.run([sys.executable, "-c", "from fairmedfm.core import InputError\n" + code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("refused:") and "damaged" in done.stdout
+
 @needs_excel
 def test_damaged_and_empty_workbooks(tmp_path):
     pd.DataFrame({"a": [1]}).to_excel(tmp_path/"a.xlsx", index=False)

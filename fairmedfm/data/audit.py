@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..core import plural, some, unknown_name
+from ..core import plural, require, some, unknown_name
 from .core import FIRST_COLUMNS, Dataset, progress, split_path
 from .images import read_container
 from .splits import leaks, patient_table
@@ -133,7 +133,7 @@ def _pipe_table(table:pd.DataFrame) -> str:
 # %% ../../nbs/13_data.audit.ipynb #c028
 def plot_counts(counts:pd.DataFrame):
     "One panel per attribute: rows of each group in each split, the positives (label 1, or the last class) dark."
-    import matplotlib.pyplot as plt
+    plt = require("matplotlib.pyplot", "plots", why="drawing the counts")
     attributes, splits = counts["attribute"].unique().tolist(), counts["split"].unique().tolist()
     labels = [c for c in counts if c.startswith("label ")]
     fig, axes = plt.subplots(1, max(1, len(attributes)), figsize=(3.2*max(1, len(attributes)), 2.8), squeeze=False, layout="constrained")

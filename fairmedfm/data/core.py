@@ -24,14 +24,15 @@ import numpy as np
 import pandas as pd
 
 from ..core import InputError, Notes, atomic_path, check_columns, plural, require, some, unknown_name, write_text
-from ..tables import open_table
+from ..tables import find_columns, open_table
 
 # %% auto #0
-__all__ = ['CLIP_NORM', 'SPLIT_WORDS', 'FIRST_COLUMNS', 'ROLE_NAMES', 'ATTRIBUTE_NAMES', 'UNKNOWN_WORDS', 'NEGATIVE_WORDS',
-           'as_text', 'text_column', 'split_path', 'inside', 'locate', 'PrepareLog', 'map_values', 'map_numbers',
-           'years', 'age_group', 'find_file', 'read_raw', 'DatasetSpec', 'check_splits', 'check_labels',
-           'check_samples', 'Dataset', 'csv_bytes', 'write_samples', 'is_finished', 'read_samples', 'there',
-           'prepare_spec', 'attribute_column', 'find_roles', 'code_labels', 'read_any', 'from_table', 'progress']
+__all__ = ['CLIP_NORM', 'SPLIT_WORDS', 'FIRST_COLUMNS', 'ROLES', 'CLUSTER_NAMES', 'UNKNOWN_WORDS', 'NEGATIVE_WORDS',
+           'ATTRIBUTES_TOO', 'as_text', 'text_column', 'code_column', 'split_path', 'inside', 'locate', 'PrepareLog',
+           'map_values', 'map_numbers', 'years', 'age_group', 'find_file', 'read_raw', 'DatasetSpec', 'check_splits',
+           'check_labels', 'check_samples', 'Dataset', 'csv_bytes', 'write_samples', 'is_finished', 'read_samples',
+           'there', 'prepare_spec', 'attribute_column', 'find_roles', 'code_labels', 'read_any', 'from_table',
+           'progress']
 
 # %% ../../nbs/10_data.core.ipynb #c007
 def as_text(value) -> str|None:
@@ -45,6 +46,11 @@ def text_column(values) -> pd.Series:
     "A column of text where an empty cell is `None`; the index is kept."
     index = values.index if isinstance(values, pd.Series) else None
     return pd.Series([as_text(v) for v in values], index=index, dtype=object)
+
+def code_column(values) -> pd.Series:
+    "`text_column` in which the text of a whole number loses its `.0` too: for codes and labels, which programs save as `1.0` when a cell is empty."
+    text = text_column(values)
+    return text.str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True) if text.notna().any() else text
 
 # %% ../../nbs/10_data.core.ipynb #c011
 def split_path(path:str) -> tuple[str, str|None]:
@@ -107,7 +113,7 @@ def map_values(values, mapping:Mapping, column:str, log:PrepareLog, where:str=""
     means unknown: it becomes missing and is counted in `log`. Empty cells stay missing. An unmapped code is an error that lists it."""
     table = {as_text(k): v for k, v in mapping.items()}
     text = text_column(values)
-    text = text.where(text.isin(list(table)), text.str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True))
+    text = text.where(text.isin(list(table)), code_column(text))
     counts = text.value_counts()
     strange = [v for v in counts.index if v not in table]
     if strange:
@@ -262,7 +268,7 @@ def check_splits(values, table:str="the table") -> pd.Series:
 # %% ../../nbs/10_data.core.ipynb #c053
 def check_labels(values, table:str="the table", ids=None, most:int=100) -> pd.Series:
     "Labels as int64 when all are 0 or 1 (also `0.0`, `\"1\"`, booleans), else as text; a missing one is an error, more than `most` classes too."
-    text = text_column(values)
+    text = code_column(values)
     if text.isna().any(): raise InputError(f"{_row(text, text.isna(), table, ids)} has no label ({plural(int(text.isna().sum()), 'row')} in all); drop those rows or fill the column")
     classes = set(text)
     if classes <= {"0", "1"}: return text.astype("int64")
@@ -330,6 +336,11 @@ class Dataset:
     def attributes(self) -> list[str]: return [a for a in self.facts.get("attributes", ()) if a in self.samples] or [c for c in self.samples if c not in FIRST_COLUMNS]
     @property
     def class_names(self) -> tuple[str, ...]: return tuple(self.facts.get("class_names") or (self.spec.class_names if self.spec else ("negative", "positive")))
+    @property
+    def y(self) -> np.ndarray:
+        "The label of each row as the number of its class (its place in `class_names`)."
+        label = self.samples["label"]
+        return label.to_numpy(np.int64) if pd.api.types.is_numeric_dtype(label) else np.array([self.class_names.index(v) for v in label])
     def __repr__(self): return f"{self.name}: {plural(len(self), 'row')}, {plural(self.samples.patient.nunique(), 'patient')}, attributes {', '.join(self.attributes) or 'none'}"
 
 # %% ../../nbs/10_data.core.ipynb #c065
@@ -420,51 +431,44 @@ def _from(out:Path, raw:Path) -> str:
 
 # %% ../../nbs/10_data.core.ipynb #c080
 def attribute_column(data:Dataset, name:str, protocol:str="sound") -> str:
-    "The column that `name` (any case) stands for: the published binarisation under `paper`, age groups for an age in years, else itself."
+    "The column that `name` (any case; sex and gender are one) stands for: the published binarisation under `paper`, age groups for an age in years, else itself."
     columns = {str(c).lower(): c for c in data.samples.columns if c not in FIRST_COLUMNS}
-    if name.lower() not in columns: raise unknown_name("attribute", name, data.attributes)
-    found = columns[name.lower()]
+    low = name.lower()
+    found = next((columns[k] for k in (low, {"sex": "gender", "gender": "sex"}.get(low), f"{low}_group", f"{low}binary") if k in columns), None)
+    if found is None: raise unknown_name("attribute", name, data.attributes)
     published = (data.spec.paper_attributes if data.spec else {"age": "age_group"}).get(found)
     if protocol == "paper" and published in data.samples: return published
     years_known = pd.api.types.is_numeric_dtype(data.samples[found]) and f"{found}_group" in data.samples
     return f"{found}_group" if years_known else found
 
 # %% ../../nbs/10_data.core.ipynb #c084
-ROLE_NAMES = {
-    "image": "image image_path img img_path image_file path file file_path filename volume scan dicom",
-    "mask": "mask mask_path mask_file segmentation segmentation_path seg seg_path label_path annotation_path",
-    "label": "label target y y_true class diagnosis ground_truth outcome",
-    "patient": "patient patient_id annot_id subject subject_id participant_id person_id case_id lesion_id",
-    "split": "split set subset partition fold_name use",
-    "id": "id image_id sample_id series_id scan_id study_id img_id",
-}
-ATTRIBUTE_NAMES = ("sex gender age age_years patient_age patient_sex patient_gender age_approx age_approximate age_group race ethnicity skin_tone skin_type "
-                   "fitzpatrick language insurance marital_status site hospital center centre country scanner manufacturer camera").split()
+ROLES = ("image", "mask", "label", "patient", "split", "id")
+CLUSTER_NAMES = ("lesion_id", "annot_id", "clip_id")  # what stands for a patient in releases that name none
 UNKNOWN_WORDS = ("unknown", "unk", "na", "n/a", "nan", "not available", "not reported", "not specified", "missing", "declined", "refused", "?")
 
 def _plain(name) -> str: return re.sub("[^a-z0-9]", "", str(name).lower())
 
 def find_roles(columns, given:Mapping|None=None) -> dict[str, str]:
-    """Which column is the `image`, `mask`, `label`, `patient`, `split`, `id`: the `given` name, else the first of the common names that is
-    there, and for the label else a single column `label_…`. Roles without a column are absent."""
-    by_plain = {_plain(c): c for c in columns}
-    roles = {role: by_plain[_plain(n)] for role, names in ROLE_NAMES.items() for n in reversed(names.split()) if _plain(n) in by_plain}
-    starts = [c for c in columns if str(c).lower().startswith("label_") and c not in roles.values()]
-    if "label" not in roles and len(starts) == 1: roles["label"] = starts[0]
-    for role, name in (given or {}).items():
-        if name is None: continue
+    """Which column is the `image`, `mask`, `label`, `patient`, `split`, `id`: the `given` name, else the one that `fairmedfm.tables.find_columns` finds (a single
+    `label_…` is the label). Roles without a column are absent; where several columns could be the image, the mask or the label, the error names the flag that decides."""
+    columns, given = list(columns), {r: c for r, c in (given or {}).items() if c is not None}
+    for role, name in given.items():
         if name not in columns: raise unknown_name(f"column for --{role}_column called", name, columns)
-        roles = {r: c for r, c in roles.items() if c != name} | {role: name}
-    if "label" not in roles and "mask" not in roles and len(starts) > 1:
-        raise InputError(f"the table has {len(starts)} label columns ({some(starts, 20)}); name one with --label_column")
-    return roles
+    found = find_columns([c for c in columns if c not in given.values()])
+    roles = {r: c for r in ROLES if (c := getattr(found, r))} | given
+    starts = [c for c in columns if str(c).lower().startswith("label_") and c not in (roles.get("mask"), given.get("label"))]
+    unclear = {r: c for r, c in found.choices.items() if r in ("image", "mask", "label") and r not in given} | ({"label": starts} if len(starts) > 1 and "label" not in given else {})
+    for role, could in unclear.items():
+        if role != "label" or "mask" not in roles: raise InputError(f"the table has {len(could)} {role} columns ({some(could, 20)}); name one with --{role}_column")
+    if "patient" not in roles and (cluster := [c for c in columns if _plain(c) in map(_plain, CLUSTER_NAMES)]): roles["patient"] = cluster[0]
+    return {r: c for r, c in roles.items() if r != "id" or c != roles.get("image")}
 
 # %% ../../nbs/10_data.core.ipynb #c088
 NEGATIVE_WORDS = ("0", "no", "false", "negative", "normal", "benign", "healthy", "control", "absent")
 
 def code_labels(values, pos_label=None, column:str="label") -> tuple[pd.Series, tuple[str, ...]]:
     "Two classes as 0/1 with the names of 0 and 1; more classes stay words with their sorted names. Raises when nothing says which of two is positive."
-    text = text_column(values)
+    text = code_column(values)
     names = sorted(set(text.dropna()), key=lambda v: (not re.fullmatch(r"\d+", v), int(v) if re.fullmatch(r"\d+", v) else 0, v))
     if pos_label is not None and as_text(pos_label) not in names: raise unknown_name(f"class in column {column!r}", as_text(pos_label), names)
     if pos_label is not None: names = [" or ".join(n for n in names if n != as_text(pos_label)) or f"not {pos_label}", as_text(pos_label)]
@@ -499,11 +503,14 @@ def read_any(path, notes:Notes|None=None) -> pd.DataFrame:
     frame = table.read(text=table.columns)
     return pd.DataFrame({c: text_column(frame[c]) for c in frame.columns})
 
+ATTRIBUTES_TOO = ("sexbinary", "ageapprox", "ageapproximate")  # beside those that `find_columns` knows
+
 def _pick_attributes(columns, given) -> list[str]:
     by_plain = {_plain(c): c for c in columns}
     for name in given or ():
         if _plain(name) not in by_plain: raise unknown_name("column for an attribute called", name, columns)
-    return [by_plain[_plain(n)] for n in (given or ATTRIBUTE_NAMES) if _plain(n) in by_plain]
+    known = set(find_columns(columns).sensitive) if len(columns) else set()
+    return [by_plain[_plain(n)] for n in given] if given else [c for c in columns if c in known or _plain(c) in ATTRIBUTES_TOO]
 
 def _own_ids(frame, roles, log) -> pd.Series:
     if "id" in roles: log.note(f"column {roles['id']!r} repeats or is empty in places; the image paths are the ids")

@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from ..core import require
-from .core import ModelSpec, Preprocess, Tower, load_exactly, read_state
+from .core import HALF, ModelSpec, Preprocess, Text, Tower, load_exactly, read_state
+from .hf import PAIR_LORA, load_pair
 
 # %% auto #0
-__all__ = ['EFFICIENTNET', 'HOG', 'FIRST_ORDER', 'HARALICK', 'RADIOMICS', 'EfficientNetTower', 'load_efficientnet', 'grey',
-           'HogTower', 'load_hog', 'first_order', 'cooccurrence', 'haralick', 'TextureTower', 'load_texture']
+__all__ = ['EFFICIENTNET', 'HOG', 'FIRST_ORDER', 'HARALICK', 'RADIOMICS', 'TINYCLIP', 'BASELINE_ROWS', 'EfficientNetTower',
+           'load_efficientnet', 'grey', 'HogTower', 'load_hog', 'first_order', 'cooccurrence', 'haralick',
+           'TextureTower', 'load_texture']
 
 # %% ../../nbs/25_models.baselines.ipynb #c005
 class EfficientNetTower(Tower):
@@ -61,7 +63,8 @@ class HogTower(Tower):
 def load_hog(spec:ModelSpec, path) -> HogTower: return HogTower(spec)
 
 HOG = ModelSpec("HOG", load_hog, "classical", "none", 1296, 0.0, "none needed", weights=False, kwargs=dict(cell=32, bins=9),
-                preprocess=Preprocess(224, norm=None), checked="no weights", note="histograms of oriented gradients, cells of 32 pixels, 2 × 2 blocks")
+                preprocess=Preprocess(224, norm=None), checked="no weights",
+                note="histograms of oriented gradients, cells of 32 pixels, blocks of 2 × 2")
 
 # %% ../../nbs/25_models.baselines.ipynb #c017
 FIRST_ORDER = ("mean", "sd", "skewness", "kurtosis", "min", "p10", "p25", "median", "p75", "p90", "max", "energy", "entropy")
@@ -74,15 +77,18 @@ def first_order(v, bins:int=32):
     quantiles = torch.quantile(v, torch.tensor([0, 0.1, 0.25, 0.5, 0.75, 0.9, 1], device=v.device, dtype=v.dtype), dim=1).T
     share = torch.zeros(len(v), bins, device=v.device).scatter_add_(1, (v*bins).long().clamp(0, bins - 1), torch.ones_like(v))/v.shape[1]
     entropy = -(share*share.clamp(min=1e-12).log2()).sum(1, keepdim=True)
-    return torch.cat([mean, sd, z.pow(3).mean(1, keepdim=True), z.pow(4).mean(1, keepdim=True) - 3, quantiles, v.square().mean(1, keepdim=True), entropy], 1)
+    moments = [z.pow(3).mean(1, keepdim=True), z.pow(4).mean(1, keepdim=True) - 3]
+    return torch.cat([mean, sd, *moments, quantiles, v.square().mean(1, keepdim=True), entropy], 1)
 
 # %% ../../nbs/25_models.baselines.ipynb #c020
 def cooccurrence(q, levels:int, dy:int, dx:int):
     "(B, levels, levels) symmetric shares of neighbours at (dy, dx) in the level images `q` (B, H, W)."
     h, w = q.shape[1:]
-    a, b = q[:, max(0, -dy):h - max(0, dy), max(0, -dx):w - max(0, dx)], q[:, max(0, dy):h + min(0, dy), max(0, dx):w + min(0, dx)]
+    a = q[:, max(0, -dy):h - max(0, dy), max(0, -dx):w - max(0, dx)]
+    b = q[:, max(0, dy):h + min(0, dy), max(0, dx):w + min(0, dx)]
     pairs = (a*levels + b).flatten(1)
-    p = torch.zeros(len(q), levels*levels, device=q.device).scatter_add_(1, pairs, torch.ones(pairs.shape, device=q.device)).view(-1, levels, levels)
+    counts = torch.zeros(len(q), levels*levels, device=q.device).scatter_add_(1, pairs, torch.ones(pairs.shape, device=q.device))
+    p = counts.view(-1, levels, levels)
     p = p + p.mT
     return p/p.sum((1, 2), keepdim=True)
 
@@ -113,3 +119,10 @@ def load_texture(spec:ModelSpec, path) -> TextureTower: return TextureTower(spec
 RADIOMICS = ModelSpec("Radiomics", load_texture, "classical", "none", 64, 0.0, "none needed", aliases=("Texture",), weights=False,
                       kwargs=dict(levels=16, distances=(1, 4)), preprocess=Preprocess(224, norm=None), checked="no weights",
                       note="statistics of the whole image as radiomics packages compute them: first order and Haralick")
+
+# %% ../../nbs/25_models.baselines.ipynb #c027
+TINYCLIP = ModelSpec("TinyCLIP", load_pair, "vision-language", "phantoms", 32, 0.4, "Apache-2.0", packaged="fairmedfm:weights/tinyclip",
+                     packages=("transformers", "safetensors"), arch="CLIPModel", preprocess=Preprocess(224, norm=HALF), text=Text(77),
+                     lora=PAIR_LORA, checked="real weights", note="trained on this package's phantoms by nbs/train_tinyclip.ipynb")
+
+BASELINE_ROWS = (EFFICIENTNET, HOG, RADIOMICS, TINYCLIP)
