@@ -26,10 +26,10 @@ __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTI
            'read_numbers', 'read_word', 'read_words', 'Parser', 'stray', 'take_table', 'values_of', 'in_flags',
            'possible_kinds', 'choose_kind', 'split_names', 'find_roles', 'attributes_of', 'columns_used', 'flat',
            'open_tables', 'all_columns', 'read_frame', 'group_column', 'group_frame', 'class_names',
-           'labels_and_scores', 'keywords', 'score_classes', 'folder_of', 'score_masks', 'score_dice', 'found_by_name',
-           'found_line', 'their_words', 'make_report', 'check_outputs', 'write_outputs', 'say', 'put', 'let_go',
-           'on_terminal', 'emit', 'score', 'demo_table', 'explain', 'demo_report', 'demo', 'Command', 'build_parser',
-           'parse', 'main']
+           'labels_and_scores', 'keywords', 'check_finite', 'from_one', 'score_classes', 'folder_of', 'score_masks',
+           'score_dice', 'found_by_name', 'found_line', 'their_words', 'make_report', 'check_outputs', 'write_outputs',
+           'say', 'put', 'let_go', 'on_terminal', 'emit', 'score', 'demo_table', 'explain', 'demo_report', 'demo',
+           'Command', 'build_parser', 'parse', 'main']
 
 # %% ../nbs/60_cli.ipynb #c009
 class Option(NamedTuple):
@@ -123,6 +123,8 @@ GROUP_OPTIONS = (
     Option("--intersectional", "groups", "also evaluate the combination of all attributes", to="intersectional"),
     Option("--unknown", "groups", "words that mean 'not known' and are no group (default: unknown)", "WORD", "list", "unknown"),
 )
+
+# %% ../nbs/60_cli.ipynb #c022
 CLASS_OPTIONS = (
     Option("--label --label-col", "classification", "column of labels; several for several findings", "COLUMN", "list", "", (CLS,)),
     Option("--score --prob-col", "classification", "column of scores; one per class or finding where there are several", "COLUMN", "list", "", (CLS,)),
@@ -137,6 +139,8 @@ CLASS_OPTIONS = (
     Option("--missing", "classification", "rows without a score: leave them out and say so (drop, default), or stop (raise)", ("drop", "raise"), "", "missing", (CLS,)),
     Option("--weight", "classification", "column of sample weights", "COLUMN", "", "", (CLS,)),
 )
+
+# %% ../nbs/60_cli.ipynb #c024
 MASK_OPTIONS = (
     Option("--dice --dice-col", "segmentation", "column of Dice values; several for several structures", "COLUMN", "list", "", (DICE,)),
     Option("--pred-mask", "segmentation", "column of paths of predicted masks, relative to the table", "COLUMN", "", "", (MASKS,)),
@@ -152,6 +156,8 @@ MASK_OPTIONS = (
     Option("--allow-outside", "segmentation", "accept mask paths that lead out of the table's folder", None, "", "", (MASKS,)),
     Option("--jobs", "segmentation", "threads that read and score masks (default: 1)", "N", "", "n_jobs", (MASKS,), whole),
 )
+
+# %% ../nbs/60_cli.ipynb #c026
 BOTH_OPTIONS = (
     Option("--task", "what to score", "classification or segmentation (default: from the columns)", ("auto", "cls", "seg")),
     Option("--metrics", "what to score", "more metrics: ppv npv brier average_precision ..., of masks: dice iou hd95 asd nsd rvd", "NAME", "list", "metrics", (CLS, MASKS)),
@@ -163,7 +169,7 @@ OUTPUT_OPTIONS = (
 )
 SCORE_OPTIONS = TABLE_OPTIONS + BOTH_OPTIONS + GROUP_OPTIONS + CLASS_OPTIONS + MASK_OPTIONS + OUTPUT_OPTIONS
 
-# %% ../nbs/60_cli.ipynb #c027
+# %% ../nbs/60_cli.ipynb #c033
 class Parser(argparse.ArgumentParser):
     "An argument parser that raises `InputError` instead of printing its usage and leaving."
     def error(self, message): raise InputError(f"{re.sub('^argument ', '', message)} ({self.prog} --help explains)")
@@ -175,7 +181,7 @@ def stray(rest, options) -> InputError:
     close = get_close_matches(word, [f for o in options for f in o.flags.split()], n=1)
     return InputError(f"there is no option {word}" + (f"; did you mean {close[0]}?" if close else "") + " (--help lists them)")
 
-# %% ../nbs/60_cli.ipynb #c030
+# %% ../nbs/60_cli.ipynb #c036
 def take_table(given:dict, options) -> dict:
     "The same arguments with the table taken out of the list that swallowed it."
     if given.get("predictions"): return given
@@ -191,7 +197,7 @@ def values_of(given:dict, options) -> dict:
     rows = {o.dest: o for o in options if o.read}
     return {k: rows[k].read(v, rows[k].flag) if k in rows else v for k, v in given.items()}
 
-# %% ../nbs/60_cli.ipynb #c034
+# %% ../nbs/60_cli.ipynb #c040
 _BINS = [(r"bins=\{'([^']+)': \[([^\]]+)\]\}", lambda m: f"--bins {m[1]}={m[2].replace(' ', '')}"), (r"bins=\{'([^']+)': (\d+)\}", r"--bins \1=q\2")]
 _READING = [(r"\b(sheet|delimiter|encoding|decimal)=(?:'([^']*)')?", r"--\1 \2"), (r"\(choose with sheet\)", "(choose with --sheet)")]
 
@@ -208,7 +214,7 @@ def in_flags(text, kind=CLS, columns=None) -> str:
     for word, column in (columns or {}).items(): text = re.sub(rf"\b{word}\b", lambda m: column, text)
     return re.sub(r" +(?=[ ,;:)]|$)", "", text)
 
-# %% ../nbs/60_cli.ipynb #c038
+# %% ../nbs/60_cli.ipynb #c044
 KINDS = {CLS: "classification", DICE: "Dice values", MASKS: "masks"}
 TASKS = {"auto": (CLS, DICE, MASKS), "cls": (CLS,), "seg": (DICE, MASKS)}
 
@@ -221,7 +227,7 @@ def possible_kinds(given:dict) -> tuple:
         if len(left) < len(kinds): kinds, deciding = left, o.flag
     return kinds
 
-# %% ../nbs/60_cli.ipynb #c041
+# %% ../nbs/60_cli.ipynb #c047
 _KIND = {"binary": CLS, "classes": CLS, "findings": CLS, "dice": DICE, "masks": MASKS}
 _PARTS = {CLS: ("label", "score"), DICE: ("dice",), MASKS: ("pred_mask", "true_mask")}
 _FLAGS = {CLS: "--label and --score", DICE: "--dice", MASKS: "--pred-mask and --true-mask"}
@@ -237,7 +243,7 @@ def choose_kind(roles, given:dict, notes) -> str:
     if begun or len(kinds) == 1: roles.need(*_PARTS[(begun or kinds)[0]])
     raise InputError(f"no predictions found; name their columns with {', or '.join(_FLAGS[k] for k in kinds)} (columns: {some(roles.columns, 20)})")
 
-# %% ../nbs/60_cli.ipynb #c046
+# %% ../nbs/60_cli.ipynb #c052
 def split_names(given, columns) -> list:
     "Column names; `sex,age` is two where no column is called so."
     return [n.strip() for text in given for n in ([text] if text in columns else text.split(",")) if n.strip()]
@@ -255,7 +261,7 @@ def find_roles(columns, given:dict):
     if not roles.findings: raise InputError("--multi-label: there are no pairs of columns such as label_x and score_x; name them with --label and --score")
     return roles
 
-# %% ../nbs/60_cli.ipynb #c049
+# %% ../nbs/60_cli.ipynb #c055
 def attributes_of(roles, given:dict) -> list:
     "The columns of attributes."
     bins = list(given.get("bins", ()))
@@ -280,7 +286,7 @@ def flat(used:dict) -> list:
     "All the column names in it, once each."
     return list(dict.fromkeys(c for v in used.values() for c in ([v] if isinstance(v, str) else v)))
 
-# %% ../nbs/60_cli.ipynb #c053
+# %% ../nbs/60_cli.ipynb #c059
 def open_tables(given:dict, notes) -> tuple:
     "The predictions and the metadata (or `None`), opened."
     from fairmedfm.tables import open_table
@@ -292,7 +298,7 @@ def all_columns(table, metadata) -> list:
     "The columns of both."
     return [*table.columns, *(c for c in (metadata.columns if metadata else ()) if c not in table.columns)]
 
-# %% ../nbs/60_cli.ipynb #c055
+# %% ../nbs/60_cli.ipynb #c061
 def read_frame(table, metadata, roles, used:dict, given:dict, notes):
     "The columns that are used, joined with the metadata; no sample twice."
     from fairmedfm.tables import check_repeats
@@ -320,7 +326,7 @@ def _joined(table, metadata, used, text, ids, roles, given, notes):
         if c != left: check_repeats(predictions, c, notes=notes)
     return join_tables(predictions, known, left if left == right else f"{left}={right}", notes)
 
-# %% ../nbs/60_cli.ipynb #c059
+# %% ../nbs/60_cli.ipynb #c065
 def group_column(column, name:str, unknown=("unknown",)):
     "A column of groups; numbers in their order; an error for a measurement."
     import pandas as pd
@@ -351,7 +357,7 @@ def group_frame(frame, names, given:dict, notes):
     for why in left: notes.add(f"{why}; it was found by its name and is left out")
     return frame[list(out)].assign(**{k: v for k, v in out.items() if v is not frame[k]})
 
-# %% ../nbs/60_cli.ipynb #c064
+# %% ../nbs/60_cli.ipynb #c070
 def _column_of(roles, value):
     try: return roles.class_column(value)
     except InputError: return None
@@ -370,7 +376,7 @@ def class_names(labels, roles, given:dict, notes) -> list:
     notes.add(f"{differ}: taken in sorted order, {', '.join(f'{v!r} is {c}' for v, c in zip(found, names.values()))}; --classes says otherwise")
     return found
 
-# %% ../nbs/60_cli.ipynb #c067
+# %% ../nbs/60_cli.ipynb #c073
 _NO_USE = {"findings": ("pos_label", "one_vs_rest", "score_column", "classes"), "binary": ("score_column", "classes"), "classes": ()}
 
 def labels_and_scores(frame, roles, given:dict, notes) -> tuple:
@@ -387,30 +393,33 @@ def labels_and_scores(frame, roles, given:dict, notes) -> tuple:
     if not {"score_column", "classes"} & set(given): scores = scores.set_axis(class_names(frame[roles.label], roles, given, notes), axis=1)
     return frame[roles.label], scores, {}
 
-# %% ../nbs/60_cli.ipynb #c071
+# %% ../nbs/60_cli.ipynb #c077
 def keywords(given:dict, kind:str) -> dict:
     "What is handed on to the library as it is."
     return {"bins": given.get("bins"), **{o.to: given[o.dest] for o in SCORE_OPTIONS if o.to and o.dest in given and (not o.kinds or kind in o.kinds)}}
 
-def _finite(scores):
-    "Raise where a score is infinite."
+def check_finite(scores) -> None:
+    "Raise where a score is infinite; rows count from 0, as everywhere in the library."
     import numpy as np
     for name, column in scores.items() if scores.ndim > 1 else [(scores.name, scores)]:
-        if column.dtype.kind == "f" and np.isinf(column.to_numpy()).any():
-            rows = np.flatnonzero(np.isinf(column.to_numpy()))
-            raise InputError(f"{name!r} is infinite in {plural(len(rows), 'row')} (row {some((rows[:5] + 1).tolist())}); find out why the model gave no number")
+        rows = np.flatnonzero(np.isinf(column.to_numpy())) if column.dtype.kind == "f" else ()
+        if len(rows): raise InputError(f"{name!r} is infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); find out why the model gave no number")
+
+def from_one(text) -> str:
+    "A sentence in which rows count from 1, as people count the rows of a table below its header."
+    return re.sub(r"\brow (\d+(?:, \d+)*)", lambda m: "row " + re.sub(r"\d+", lambda d: str(int(d[0]) + 1), m[1]), str(text))
 
 def score_classes(frame, roles, groups, given:dict, notes):
     "The report of labels and scores."
     from fairmedfm.report import evaluate
     y, s, more = labels_and_scores(frame, roles, given, notes)
-    _finite(s)
+    check_finite(s)
     weight = {"sample_weight": frame[given["weight"]]} if "weight" in given else {}
     report = evaluate(y, s, groups, **{"missing": "drop", **keywords(given, CLS), **more, **weight})
     if "score_type" in more: report.metadata["score_type"] = f"logit (the column is called {roles.score!r})"
     return report
 
-# %% ../nbs/60_cli.ipynb #c075
+# %% ../nbs/60_cli.ipynb #c081
 def folder_of(column, table, metadata, given) -> Path:
     "The folder that paths in a column are relative to: that of its table."
     source = given["predictions"] if metadata is None or column in table.columns else given["metadata"]
@@ -430,7 +439,7 @@ def score_dice(frame, used, groups, given:dict):
     columns = used["dice"]
     return evaluate_segmentation(groups, dice=frame[columns[0]] if len(columns) == 1 else frame[columns], **keywords(given, DICE))
 
-# %% ../nbs/60_cli.ipynb #c079
+# %% ../nbs/60_cli.ipynb #c085
 def found_by_name(used:dict, given:dict) -> dict:
     "The part of the columns that nobody typed."
     return {role: names for role, names in used.items() if role not in given}
@@ -447,7 +456,7 @@ def their_words(used:dict, kind:str) -> dict:
     own = {"y_true": used.get("label"), "y_score": used.get("score"), "sample_weight": used.get("weight")}
     return {word: repr(c) if isinstance(c, str) else {"y_true": "the labels", "y_score": "the scores"}[word] for word, c in own.items() if c}
 
-# %% ../nbs/60_cli.ipynb #c081
+# %% ../nbs/60_cli.ipynb #c087
 def make_report(given:dict, notes):
     "`(report, line about columns found by name)` for the arguments of `score`."
     table, metadata = open_tables(given, notes)
@@ -458,9 +467,10 @@ def make_report(given:dict, notes):
         frame = read_frame(table, metadata, roles, used, given, notes)
         groups = group_frame(frame, used["sensitive"], given, notes)
         used["sensitive"] = list(groups)
-        if kind == CLS: report = score_classes(frame, roles, groups, given, notes)
-        elif kind == DICE: report = score_dice(frame, used, groups, given)
-        else: report = score_masks(frame, used, {side: folder_of(used[side], table, metadata, given) for side in ("pred_mask", "true_mask")}, groups, given)
+        if kind == MASKS: report = score_masks(frame, used, {side: folder_of(used[side], table, metadata, given) for side in ("pred_mask", "true_mask")}, groups, given)
+        else:
+            try: report = score_classes(frame, roles, groups, given, notes) if kind == CLS else score_dice(frame, used, groups, given)
+            except InputError as e: raise InputError(from_one(e)) from None
     except InputError as e: raise InputError(in_flags(e, kind, their_words(used, kind))) from None
     found = found_by_name(used, given)
     source = {k: t.name.encode("utf-8", "replace").decode() for k, t in (("predictions", table), ("metadata", metadata)) if t}
@@ -469,7 +479,7 @@ def make_report(given:dict, notes):
     report.warnings = list(dict.fromkeys(in_flags(w, kind, their_words(used, kind)) for w in [*notes, *report.warnings]))
     return report, found_line(found) if found else ""
 
-# %% ../nbs/60_cli.ipynb #c084
+# %% ../nbs/60_cli.ipynb #c090
 FORMATS = {"table": str, "json": lambda r: r.to_json(), "markdown": lambda r: r.to_markdown()}
 OUTPUTS = {".json": lambda r, path: r.to_json(path), ".csv": lambda r, path: r.to_csv(path), ".md": lambda r, path: r.to_markdown(path)}
 
@@ -488,7 +498,7 @@ def write_outputs(report, given:dict) -> None:
         try: OUTPUTS[path.suffix.lower()](report, path)
         except OSError as e: raise InputError(f"cannot write {path}: {e.strerror or e}") from None
 
-# %% ../nbs/60_cli.ipynb #c087
+# %% ../nbs/60_cli.ipynb #c093
 def say(kind:str, text:str) -> None:
     "One line on stderr."
     if sys.stderr is not None: print(f"fairmedfm: {kind}{': ' if kind else ''}{_visible(' '.join(str(text).split()))}", file=sys.stderr)
@@ -511,9 +521,11 @@ def let_go() -> None:
     try: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError): pass
 
-def on_terminal() -> bool: return bool(getattr(sys.stdout, "isatty", lambda: False)())
+def on_terminal() -> bool:
+    "Whether a person reads stdout."
+    return bool(getattr(sys.stdout, "isatty", lambda: False)())
 
-# %% ../nbs/60_cli.ipynb #c090
+# %% ../nbs/60_cli.ipynb #c096
 def emit(report, given:dict, line:str="", default:str|None=None) -> None:
     "Write the files, print the report, and say on stderr what has to be said."
     form = given.get("format") or default or ("table" if on_terminal() else "json")
@@ -533,13 +545,13 @@ def score(given:dict) -> int:
     say("", "nothing could be compared: no attribute has two groups that can be evaluated")
     return 3
 
-# %% ../nbs/60_cli.ipynb #c092
+# %% ../nbs/60_cli.ipynb #c098
 def demo_table() -> str:
     "The text of the table that comes with the package."
     from importlib.resources import files
     return files("fairmedfm").joinpath("data", "nhefs.csv").read_text(encoding="utf-8")
 
-# %% ../nbs/60_cli.ipynb #c095
+# %% ../nbs/60_cli.ipynb #c101
 def _ends(report, gap:str, column:str) -> tuple:
     "Of the attribute with the largest `gap`: names of the groups with the smallest and the largest value, and the two values."
     name = report.summary[gap].idxmax()
@@ -561,7 +573,7 @@ def explain(report, event:str="died") -> list:
             f"The predicted risk is off by {100 * bad:.0f} points on average in {off} and by {100 * good:.0f} in {calm}; over everybody it is {100 * o['ece']:.0f}.",
             f"Few cases say little: {pos[vague]:,} {event} in {vague[0]} {vague[1]}, so the {g.loc[vague, at]:.0%} found there may be {sway.max():.0f} points more or less; the gap by {vague[0]} is {eo:.0f} points."]
 
-# %% ../nbs/60_cli.ipynb #c096
+# %% ../nbs/60_cli.ipynb #c102
 def demo_report():
     "The report of the table that comes with the package."
     import io
@@ -582,7 +594,7 @@ def demo(given:dict) -> int:
     if given.get("format", "table") == "table": put("\n".join(["", "What it shows", *(f"{i}. {s}" for i, s in enumerate(explain(report), 1)), "", "Your own table: fairmedfm score predictions.csv --sensitive sex age --bins age=40,60"]))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c100
+# %% ../nbs/60_cli.ipynb #c106
 class Command(NamedTuple):
     "One command: `run` takes the arguments given and returns the exit code."
     name: str
@@ -610,7 +622,7 @@ COMMANDS = (
             "The table is of NHEFS, a US health survey (public domain): 1,629 people, who died by 1992, and the risk that a\nlogistic regression on other factors of 1971 gave them. It works offline."),
 )
 
-# %% ../nbs/60_cli.ipynb #c102
+# %% ../nbs/60_cli.ipynb #c108
 def build_parser(commands=COMMANDS) -> Parser:
     "The parser of the whole command line."
     from fairmedfm import __version__
@@ -637,7 +649,7 @@ def parse(argv, commands=COMMANDS) -> tuple:
     if rest: raise stray(rest, command.options)
     return command, values_of(take_table(given, command.options) if command.table else given, command.options)
 
-# %% ../nbs/60_cli.ipynb #c106
+# %% ../nbs/60_cli.ipynb #c112
 def main(argv=None) -> int:
     "Run a command line (by default the program's own); returns the exit code: 0 fine, 2 something to mend, 3 nothing could be compared, 1 a bug, 130 interrupted, 141 pipe closed."
     argv = sys.argv[1:] if argv is None else list(argv)

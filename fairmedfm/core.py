@@ -103,7 +103,7 @@ def atomic_path(path):
     except (TypeError, ValueError, OSError) as e: raise InputError(f"{str(path)[:60]!r} is no file name that can be written ({getattr(e, 'strerror', None) or e})") from None
     if folder: raise InputError(f"{path} is a folder; give the name of a file in it, such as {path / 'fairness.json'}")
     if not path.parent.is_dir(): raise InputError(f"the folder {path.parent} does not exist; create it first")
-    try: handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=path.suffix, dir=path.parent)
+    try: handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix="".join(path.suffixes)[-20:], dir=path.parent)
     except OSError as e: raise InputError(f"cannot write {path}: {e.strerror or e}") from None
     os.close(handle)
     tmp = Path(name)

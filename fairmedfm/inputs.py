@@ -23,7 +23,7 @@ from .core import InputError, Notes, plural, some
 __all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'shown', 'as_array', 'row_order', 'align', 'label_values', 'binary', 'to_float',
            'numeric', 'score_kind', 'sigmoid', 'log_odds', 'Question', 'question', 'multilabel', 'pair_columns',
            'class_order', 'questions', 'Grouping', 'factorize', 'cut_points', 'cut', 'binned', 'grouping', 'intersect',
-           'feature_columns', 'groupings', 'weights_of']
+           'feature_columns', 'groupings', 'weights_of', 'with_weight']
 
 # %% ../nbs/01_inputs.ipynb #c007
 def shown(x, most:int=60) -> str:
@@ -618,3 +618,12 @@ def weights_of(sample_weight, n:int) -> np.ndarray|None:
     if not w.any(): raise InputError("sample_weight is zero everywhere; there is nothing to evaluate")
     if not 1e-100 < w.max() < 1e100: raise InputError(f"the largest sample_weight is {w.max():.3g}; rescale the weights to about 1")
     return w
+
+# %% ../nbs/01_inputs.ipynb #c096
+def with_weight(q:Question, w, notes:Notes|None=None) -> Question:
+    "The question without its samples of weight zero, which is said."
+    if w is None or (keep := q.take(w) > 0).all(): return q
+    if not keep.any(): raise InputError("every sample with a label has weight zero; there is nothing to evaluate")
+    if notes is not None: notes.add(f"sample_weight: {plural(int((~keep).sum()), 'sample')} of weight zero left out" + (f" of {q.name}" if q.name else ""))
+    rows = np.flatnonzero(keep) if q.rows is None else q.rows[keep]
+    return Question(q.name, q.y[keep], q.rank[keep], q.kind, q.positive, rows, q.n_dropped + int((~keep).sum()))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .core import InputError, Notes, Registry, plural, some, unknown_name
-from .inputs import Grouping, Question, align, as_array, groupings, intersect, questions, sigmoid, weights_of
+from .inputs import Grouping, Question, align, as_array, groupings, intersect, questions, sigmoid, weights_of, with_weight
 
 # %% auto #0
 __all__ = ['BLOCK', 'Confusion', 'THRESHOLD_RULES', 'TARGETS', 'METRICS', 'PUBLISHED', 'EQUITY_VARIANTS', 'blockwise', 'Line',
@@ -118,11 +118,17 @@ class Groups:
         self.edges = np.searchsorted(self.key, self.front)                # group g is key[edges[g]:edges[g+1]]
         self.key = self.key[:self.edges[-1]]                              # what is left out stands at the end
         self.label = self.key.astype(np.uint8) & 1
-        self.w = None if order is None else r.w[order[:len(self.key)]]
-        if order is not None: self._sums = [np.append(0, np.cumsum(v)) for v in (self.w, self.w * self.label)]
-        self.count = np.diff(self.edges)
-        self.n, self.pos = np.diff(self._total(self.edges)), np.diff(self._positive(self.edges))
-        self.neg, self._known = self.n - self.pos, {}
+        self.count, self.w, self.unit, self._known = np.diff(self.edges), None, 1, {}
+        if order is not None: self._weigh(r.w[order[:len(self.key)]])
+        self.neg0, self.pos0 = np.diff(self._negative(self.edges)), np.diff(self._positive(self.edges))
+        self.neg, self.pos = self.neg0 * self.unit, self.pos0 * self.unit
+        self.n = self.neg + self.pos
+    def _weigh(self, w):
+        "Running sums of the weights, in units (powers of two) that make every group's total about 1: a light group must not drown in a heavy one's rounding."
+        group = np.repeat(np.arange(self.k), self.count)
+        self.unit = 2.0 ** np.frexp(np.bincount(group, weights=w, minlength=self.k))[1]
+        self.w = w / self.unit[group]
+        self._sums = [np.append(0, np.cumsum(v)) for v in (self.w * (self.label == 0), self.w * self.label)]
     def _with_group(self, codes, shift):
         key = (np.where(codes < 0, self.k, codes) if self.partial else codes).astype(np.uint64)
         key <<= shift
@@ -135,10 +141,15 @@ class Groups:
         return self._known[key]
     @functools.cached_property
     def _where(self): return np.flatnonzero(self.label.view(bool))
-    def _total(self, i): return i if self.w is None else self._sums[0][i]
+    def _total(self, i): return i if self.w is None else self._sums[0][i] + self._sums[1][i]
+    def _negative(self, i): return i - self._positive(i) if self.w is None else self._sums[0][i]
     def _positive(self, i): return np.searchsorted(self._where, i) if self.w is None else self._sums[1][i]
 
 # %% ../nbs/02_metrics.ipynb #c023
+def _ratio(a, b):
+    "a/b, NaN where b is not positive."
+    with np.errstate(invalid="ignore", divide="ignore"): return np.where(b > 0, a / np.where(b > 0, b, 1), np.nan)
+
 def _by_group(self, values, at):
     "Sums of `values`, which belong to the sorted positions `at`, within each group."
     total = np.append(0, np.cumsum(values))
@@ -147,17 +158,17 @@ def _by_group(self, values, at):
 def _auc(self):
     "ROC AUC per group; NaN where a group has only one label."
     at = self._where
-    below = self._total(at) - (np.arange(len(at)) if self.w is None else self._positive(at))      # negatives before each positive
+    below = at - np.arange(len(at)) if self.w is None else self._negative(at)                     # negatives before each positive
     weight = 1 if self.w is None else self.w[at]
-    pairs = _by_group(self, below * weight, at) - self.pos * (self._total(self.edges[:-1]) - self._positive(self.edges[:-1]))
+    pairs = _by_group(self, below * weight, at) - self.pos0 * self._negative(self.edges[:-1])
     mixed = np.flatnonzero(self.label[1:] > self.label[:-1])                 # a negative right before a positive …
     mixed = mixed[self.key[mixed + 1] - self.key[mixed] == 1]                # … with the same score
     if len(mixed):
         k = self.key[mixed]
         lo, mid, hi = (np.searchsorted(self.key, v) for v in (k, k + np.uint64(1), k + np.uint64(2)))
-        tied = (self._total(mid) - self._total(lo)) * (self._total(hi) - self._total(mid))
+        tied = (self._negative(mid) - self._negative(lo)) * (self._positive(hi) - self._positive(mid))
         pairs = pairs - _by_group(self, tied, mixed) / 2
-    with np.errstate(invalid="ignore", divide="ignore"): return pairs / (self.pos * self.neg.astype(float))
+    return np.clip(_ratio(pairs, self.pos0 * self.neg0.astype(float)), 0, 1)
 
 Groups.auc = _auc
 
@@ -167,9 +178,8 @@ def _confusion(self, t:float) -> Confusion:
     if np.isnan(t): return Confusion(*[np.full(self.k, np.nan)] * 4)
     at = np.searchsorted(self.key, self.front[:-1] + (self.r.key_above(t) << np.uint64(1)))
     at = np.minimum(at, self.edges[1:])
-    tp = self._positive(self.edges[1:]) - self._positive(at)
-    fp = self._total(self.edges[1:]) - self._total(at) - tp
-    return Confusion(self.neg - fp, fp, self.pos - tp, tp)
+    cells = [f(b) - f(a) for f in (self._negative, self._positive) for a, b in ((self.edges[:-1], at), (at, self.edges[1:]))]
+    return Confusion(*(c * self.unit for c in cells))
 
 Groups.confusion = _confusion
 
@@ -193,7 +203,7 @@ def _bin_sums(self, edges):
     n, pos, filled = np.diff(self._total(at), axis=1), np.diff(self._positive(at), axis=1), np.diff(at, axis=1) > 0
     sums = np.zeros(filled.shape)
     if filled.any(): sums[filled] = _sums_from(self, at[:, :-1][filled])
-    return n, pos, sums
+    return (n, pos, sums) if self.w is None else tuple(v * self.unit[:, None] for v in (n, pos, sums))
 
 def _sums_from(self, starts):
     "Sums of the decision scores (times weights) from each of the sorted `starts` to the next."
@@ -214,12 +224,12 @@ def _curve(r:Ranking, g:Groups) -> tuple:
     before = np.zeros(len(g.key) + 1, np.int32) if g.w is None else g._sums[1]
     if g.w is None: np.cumsum(g.label, out=before[1:])
     if at is None: tp, called = before[-1] - before[:-1], np.arange(len(g.key), 0, -1, dtype=np.int32)
-    else: tp, called = before[-1] - before[at], g.n[0] - g._total(at)
+    else: tp, called = before[-1] - before[at], g._total(len(g.key)) - g._total(at)
     if whole and r.q.kind != "logit": return r.decisions, tp, called
     keep = np.append(True, r.decisions[1:] != r.decisions[:-1])               # a saturated sigmoid maps several scores to one
-    if not whole:                                                             # scores that only left-out samples have
+    if not whole:                                                             # scores that only samples left out, or without weight, have
         first = np.flatnonzero(keep)
-        keep[first[np.diff(np.append(at[first], len(g.key))) == 0]] = False
+        keep[first[np.diff(np.append(called[first], 0)) == 0]] = False
     return (r.decisions, tp, called) if keep.all() else (r.decisions[keep], tp[keep], called[keep])
 
 Groups.curve = functools.cached_property(lambda self: _curve(self.r, self))
@@ -227,7 +237,8 @@ Groups.curve.__set_name__(Groups, "curve")
 
 def _just_below(t, i):
     "A threshold that calls `t[i]` positive and the next lower score negative."
-    if i == 0: return float(np.nextafter(t[0], -np.inf))
+    if i == 0:
+        with np.errstate(over="ignore"): return float(np.nextafter(t[0], -np.inf))
     mid = float(t[i - 1] + (t[i] - t[i - 1]) / 2)
     return mid if mid < t[i] else float(t[i - 1])
 
@@ -286,7 +297,7 @@ def find_threshold(r:Ranking, g:Groups, rule) -> float:
     "The threshold that `rule` picks on all samples of the single group `g`; NaN when a label is missing."
     if not callable(rule): return float(rule)
     if not (g.pos[0] > 0 and g.neg[0] > 0): return np.nan
-    return rule(*g.curve, g.pos[0], g.neg[0])
+    return rule(*g.curve, g.pos0[0], g.neg0[0])
 
 # %% ../nbs/02_metrics.ipynb #c049
 @dataclass(frozen=True)
@@ -300,9 +311,6 @@ class Metric:
     at_threshold: bool = False
     source: str = ""
     aliases: tuple = ()
-
-def _ratio(a, b):
-    with np.errstate(invalid="ignore", divide="ignore"): return np.where(b > 0, a / np.where(b > 0, b, 1), np.nan)
 
 def _rate(top, bottom):
     "A rate of sums of confusion counts, such as `_rate('tp', 'tp fn')`."
@@ -360,7 +368,7 @@ def _average_precision(g, t):
     stop = g.edges[1:][group]
     above_n, above_p = g._total(stop) - g._total(level), g._positive(stop) - g._positive(level)
     here = g._positive(ends) - g._positive(level)
-    return _ratio(np.bincount(group, weights=np.where(here > 0, here * _ratio(above_p, above_n), 0.0), minlength=g.k), g.pos)
+    return _ratio(np.bincount(group, weights=np.where(here > 0, here * _ratio(above_p, above_n), 0.0), minlength=g.k), g.pos0)
 
 # %% ../nbs/02_metrics.ipynb #c064
 def _own_point(target:float, rule, value):
@@ -370,8 +378,8 @@ def _own_point(target:float, rule, value):
             key = g.key[g.edges[i]:g.edges[i + 1]]
             level = np.flatnonzero(np.append(True, (key[1:] ^ key[:-1]) > 1)) + g.edges[i]
             tp = g._positive(g.edges[i + 1]) - g._positive(level)
-            fp = g._total(g.edges[i + 1]) - g._total(level) - tp
-            out[i] = rule(tp / g.pos[i], 1 - fp / g.neg[i])
+            fp = g._negative(g.edges[i + 1]) - g._negative(level)
+            out[i] = rule(tp / g.pos0[i], 1 - fp / g.neg0[i])
         return out
     return compute
 
@@ -453,6 +461,7 @@ def metric_parts(metric:str) -> tuple:
 class Comparison:
     "One binary question asked of the groups of one attribute (of everyone, without one); `notes` collects what must be said aloud."
     def __init__(self, q:Question, grouping:Grouping|None, threshold="best_f1", ranking:Ranking|None=None, sample_weight=None, notes=None):
+        if ranking is None: q = with_weight(q, sample_weight, notes)
         self.q, self.grouping = q, Grouping("everyone", np.zeros(len(q.y), np.int32), ["everyone"]) if grouping is None else grouping.take(q.rows)
         self.names, self.notes = self.grouping.names, Notes() if notes is None else notes
         self.ranking = ranking or Ranking(q, max(1, len(self.names)), q.take(sample_weight))
@@ -559,7 +568,7 @@ def compare_groups(
     w = weights_of(named["sample_weight"], n)
     return Comparison(qs[0], group, threshold, sample_weight=w, notes=notes)
 
-# %% ../nbs/02_metrics.ipynb #c093
+# %% ../nbs/02_metrics.ipynb #c094
 def one_number(fn):
     "A public function `(y_true, y_score, *, sensitive_features, …) -> float` made of a function of a `Comparison`."
     own = [p.replace(kind=p.KEYWORD_ONLY) for p in list(inspect.signature(fn).parameters.values())[1:]]
@@ -580,49 +589,49 @@ def _said(c, value):
     c.check()
     return value
 
-# %% ../nbs/02_metrics.ipynb #c095
+# %% ../nbs/02_metrics.ipynb #c096
 @one_number
 def auc_gap(c):
     "Largest minus smallest group ROC AUC, in [0, 1]; 0 is fair. From raw scores. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
     return c.gap("auc")
 
-# %% ../nbs/02_metrics.ipynb #c098
+# %% ../nbs/02_metrics.ipynb #c099
 @one_number
 def worst_group_auc(c):
     "Smallest group ROC AUC, in [0, 1]; higher is better. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
     return c.worst("auc")
 
-# %% ../nbs/02_metrics.ipynb #c100
+# %% ../nbs/02_metrics.ipynb #c101
 @one_number
 def accuracy_gap(c):
     "Largest minus smallest group accuracy at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: FairMedFM 2024."
     return c.gap("acc")
 
-# %% ../nbs/02_metrics.ipynb #c102
+# %% ../nbs/02_metrics.ipynb #c103
 @one_number
 def bce_gap(c):
     "Largest minus smallest group binary cross-entropy, ≥ 0; 0 is fair. Logarithms are clamped at −100. Mirrors prevalence as well as fit. Source: FairMedFM 2024."
     return c.gap("bce")
 
-# %% ../nbs/02_metrics.ipynb #c104
+# %% ../nbs/02_metrics.ipynb #c105
 @one_number
 def ece_gap(c):
     "Largest minus smallest group calibration error over ten equal bins of each group's own score range, in [0, 1]; 0 is fair. Biased upward for small groups: see `metric_gap('ce_debiased')`. Source: FairMedFM 2024."
     return c.gap("ece")
 
-# %% ../nbs/02_metrics.ipynb #c106
+# %% ../nbs/02_metrics.ipynb #c107
 @one_number
 def equal_opportunity_difference(c):
     "Largest minus smallest group TPR at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: Hardt et al. 2016, FairMedFM 2024 (`eo`)."
     return c.gap("tpr")
 
-# %% ../nbs/02_metrics.ipynb #c108
+# %% ../nbs/02_metrics.ipynb #c109
 @one_number
 def equalized_odds_score(c):
     "1 − (TPR gap + TNR gap)/2 at the threshold (default: best F1 over all samples), in [0, 1]; **1 is fair**. Source: FairMedFM 2024 (`eod`)."
     return 1 - (c.gap("tpr") + c.gap("tnr")) / 2
 
-# %% ../nbs/02_metrics.ipynb #c114
+# %% ../nbs/02_metrics.ipynb #c115
 def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     "Any metric of `METRICS` in every group, as a pandas Series; NaN where a group does not define it. Options as in `auc_gap`."
     import pandas as pd
@@ -630,14 +639,14 @@ def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, pd.Series(c.values(metric), index=pd.Index(c.names, name=c.grouping.name), name=metric))
 
-# %% ../nbs/02_metrics.ipynb #c116
+# %% ../nbs/02_metrics.ipynb #c117
 def metric_gap(metric:str, y_true, y_score, *, sensitive_features, **options) -> float:
     "Largest minus smallest group value of any metric of `METRICS`; 0 is fair. Options as in `auc_gap`."
     metric_parts(metric)
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, c.gap(metric))
 
-# %% ../nbs/02_metrics.ipynb #c120
+# %% ../nbs/02_metrics.ipynb #c121
 def pair_of(c:Comparison, groups) -> list:
     "Positions of two named groups (the only two, when `groups` is not given)."
     if groups is None:
@@ -656,7 +665,7 @@ def auc_difference(c, groups=None):
     a, b = c.values("auc")[pair_of(c, groups)]
     return float(a - b)
 
-# %% ../nbs/02_metrics.ipynb #c124
+# %% ../nbs/02_metrics.ipynb #c125
 EQUITY_VARIANTS = {
     "luo2023": lambda total, v, alpha: total / (1 + alpha * np.abs(total - v).sum()),
     "std": lambda total, v, alpha: total / (1 + alpha * v.std()),
@@ -669,7 +678,7 @@ def equity_scaled(total:float, values, variant:str, alpha:float=1.0) -> float:
     values = np.asarray(values, float)
     return float(EQUITY_VARIANTS[variant](total, values, alpha)) if len(values) > 1 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c126
+# %% ../nbs/02_metrics.ipynb #c127
 @one_number
 def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
     """Overall AUC scaled by its spread over groups, in [0, 1]; higher is better and fairer. Variants: `luo2023` = AUC/(1 + alpha·Σ|AUC − AUC_g|) (Harvard-GF, FairVision, FairCLIP),
@@ -678,7 +687,7 @@ def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
     if variant == "fairodds": return float(c.total("auc") / (1 + alpha * max(c.gap("tpr"), c.gap("fpr", published=True))))
     return equity_scaled(c.total("auc"), c.taking_part("auc"), variant, alpha)
 
-# %% ../nbs/02_metrics.ipynb #c128
+# %% ../nbs/02_metrics.ipynb #c129
 @one_number
 def performance_scaled_disparity(c, variant="mean", half=False):
     "Spread of group AUCs relative to the overall AUC, ≥ 0; 0 is fair. `mean`: population std / AUC, `max`: (max − min) / AUC; `half=True` divides by |AUC − 0.5|. Source: FairVision 2023, FairCLIP 2024 (mean-PSD, max-PSD)."
@@ -688,7 +697,7 @@ def performance_scaled_disparity(c, variant="mean", half=False):
     base = abs(total - 0.5) if half else total
     return float(spread[variant](v) / base) if len(v) > 1 and base > 0 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c131
+# %% ../nbs/02_metrics.ipynb #c132
 @one_number
 def equalized_odds_difference(c, agg="worst_case", threshold=0.5):
     "The larger (`worst_case`) or the mean (`mean`) of the TPR gap (groups with positives) and the FPR gap (groups with negatives), in [0, 1]; 0 is fair. Source: fairlearn."

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from .core import InputError, Notes, plural, some, write_text
-from .inputs import align, as_array, groupings, questions, weights_of
+from .inputs import align, as_array, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS, dice_summary, dice_values, group_table, mask_scores
 from .metrics import PUBLISHED, Comparison, Ranking, metric_parts, read_threshold
 
@@ -293,6 +293,7 @@ def evaluate(
     n = len(qs[0].y) + qs[0].n_dropped
     parts = groupings(named["sensitive_features"], n, bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
     w = weights_of(named["sample_weight"], n)
+    qs = [with_weight(q, w, notes) for q in qs]
     results = [_one_question(q, parts, threshold, w, extra, notes) for q in qs]
     return _assemble(qs, parts, results, threshold, extra, notes, {"n_samples": n, **facts, "weighted": w is not None, "bins": bins})
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,7 +48,8 @@ def _decoded(data:bytes, name:str, encoding:str) -> str:
     "Text in a known encoding, or the line that is not."
     try: return data.decode(encoding)
     except UnicodeDecodeError as e: line = data.count(b"\n", 0, e.start) + 1
-    except (LookupError, ValueError): raise InputError(f"there is no text encoding {encoding!r}; try utf-8, cp1252, latin-1 or utf-16") from None
+    except (LookupError, ValueError):
+        raise InputError(f"there is no text encoding {encoding!r}; try utf-8, cp1252, latin-1 or utf-16") from None
     raise InputError(f"{name} is not {encoding}: line {line} cannot be read; leave the encoding out to have it found")
 
 def _guessed(data:bytes, name:str, notes:Notes) -> bytes:
@@ -94,7 +95,8 @@ def _is_counter(values) -> bool:
 
 def _numbered(names:list, rows:list, text:str) -> bool:
     "Whether R numbered the rows and left the numbers without a name: quoted, from 1, in rows that are one field longer than the header."
-    return bool(rows) and all(len(r) == len(names) + 1 and r[0] == str(n) for n, r in enumerate(rows, 1)) and re.search(r'[\r\n]"1"', text) is not None
+    counted = all(len(r) == len(names) + 1 and r[0] == str(n) for n, r in enumerate(rows, 1))
+    return bool(rows) and counted and re.search(r'[\r\n]"1"', text) is not None
 
 def _fit(text:str, delimiter:str) -> tuple[float, int]:
     "How well a delimiter explains the text: the share of records as wide as the first one, and that width."
@@ -128,7 +130,8 @@ def _check_rows(body:bytes, delimiter:str, width:int, name:str, first:int) -> in
             if len(row) < 2 and not "".join(row).strip(): continue
             if len(row) < width or len(row) > width and "".join(row[width:]).strip():
                 hint = "a value that holds the delimiter has to be quoted" if len(row) > width else "the line is cut off or lacks values"
-                raise InputError(f"{name}, line {first + reader.line_num}: {plural(len(row), 'field')} where the header has {width}; {hint}")
+                line = first + reader.line_num
+                raise InputError(f"{name}, line {line}: {plural(len(row), 'field')} where the header has {width}; {hint}")
             rows += 1
     except csv.Error as e: raise InputError(f"{name}, line {first + reader.line_num}: the quotes do not add up ({e})") from None
     return rows
@@ -215,15 +218,14 @@ def _numbers(values:pd.Series, column:str, name:str, notes:Notes, decimal:str|No
     filled = values.notna() & ~values.isin(MISSING)
     values = values if filled.all() else values.where(filled)
     if not filled.any(): return pd.Series(np.nan, values.index)
-    kept = values[filled]
-    if not all(map(_numeral, kept)): return values
-    words = [_numeral(v) for v in kept]
+    words = list(takewhile(bool, map(_numeral, values[filled])))
+    if len(words) < filled.sum(): return values
     percent, comma, doubt = _disguise(words, decimal, commas)
     if doubt: notes.add(f"{name}, column {column!r} was left as text: {doubt}")
-    if doubt or any(re.fullmatch(r"[+-]?(0\d.*|\d{16,})", w) for w in words): return values
+    if doubt or not (percent or comma) and any(re.fullmatch(r"[+-]?(0\d.*|\d{16,})", w) for w in words): return values
     if comma: notes.add(f"{name}, column {column!r}: decimal commas such as {next(w for w in words if ',' in w)!r} read as decimal points")
     if percent: notes.add(f"{name}, column {column!r}: percentages such as {words[0]!r} divided by 100")
-    whole = not percent and filled.all() and all(re.fullmatch(r"[+-]?\d+", w) for w in words)
+    whole = not (percent or comma) and filled.all() and all(re.fullmatch(r"[+-]?\d+", w) for w in words)
     out = np.full(len(values), np.nan) if not whole else np.zeros(len(values), np.int64)
     out[filled.to_numpy()] = [int(w) if whole else _number(w, percent) for w in words]
     return pd.Series(out, values.index)
@@ -235,8 +237,8 @@ def _written(value):
     if value is None or value is pd.NA or value is pd.NaT or value != value: return None
     if isinstance(value, bytes): return value.decode("utf-8", "replace")
     if isinstance(value, (float, np.floating)) and float(value).is_integer() and abs(value) < 2**53: return str(int(value))
-    if isinstance(value, datetime) and (value.hour, value.minute, value.second, value.microsecond) == (0, 0, 0, 0): return value.date().isoformat()
-    return value.isoformat(" ") if isinstance(value, datetime) else str(value)
+    if isinstance(value, datetime): return value.isoformat(" ").removesuffix(" 00:00:00")
+    return str(value)
 
 def _as_text(values:pd.Series) -> pd.Series:
     "A column of any type as text."
@@ -254,6 +256,7 @@ class Grid:
     fetch: Callable                            # wanted positions, those that are text -> {position: Series}
     rows: int|None = None                      # number of rows, where it is known before reading
     commas: bool = False                       # a comma in a number can only be a decimal comma
+    reread: Callable|None = None               # position -> the column with decimal commas read by pandas, where that is quick
     padded: bool = True                        # text may have spaces around it
 
 def _series_grid(columns:dict, rows:int|None=None) -> Grid:
@@ -288,7 +291,8 @@ def _text_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     if data[stop:].strip(): data = data[:stop]
     text = _Text(data, start, stop, delimiter, len(names), name, first + bool(said))
     padded = not data.isascii() or any(sign in data for sign in (b" ", b"\t", b'"'))
-    return Grid(names, lambda p: [row[p] for row in sample if p < len(row)], text.fetch, None if stop > start else 0, delimiter == ";", padded)
+    peek = lambda p: [row[p] for row in sample if p < len(row)]
+    return Grid(names, peek, text.fetch, None if stop > start else 0, delimiter == ";", text.reread, padded)
 
 @dataclass(frozen=True)
 class _Text:
@@ -316,7 +320,12 @@ class _Text:
         if rows is None and (len(frame) != lines or frame[last].isna().any()): rows = self.check()
         if rows not in (None, len(frame)) and last:
             raise InputError(f"{self.name} has {rows} or {len(frame)} rows, depending on how its quotes are read; mend them")
-        return {p: frame[p] for p in want} | self.settle(frame, want & text, missing, dtype=str) | self.settle(frame, want - text, missing, low_memory=False)
+        words, rest = self.settle(frame, want & text, missing, dtype=str), self.settle(frame, want - text, missing, low_memory=False)
+        return {p: frame[p] for p in want} | words | rest
+
+    def reread(self, position) -> pd.Series:
+        "A column whose numbers have decimal commas."
+        return self.parse([position], {position: MISSING}, decimal=",", low_memory=False)[position]
 
     def settle(self, frame, columns, missing, **how) -> dict:
         "Read again what one pass did not settle: text that looks like numbers, and columns of which pandas took a part for numbers."
@@ -394,7 +403,8 @@ def _by_column(records) -> dict:
 def _by_name(names:list, rows:list) -> dict:
     "Rows whose names stand apart -> columns."
     for n, row in enumerate(rows, 1):
-        if not isinstance(row, list) or len(row) != len(names): raise InputError(f"row {n} of its data does not have {plural(len(names), 'value')}")
+        if isinstance(row, list) and len(row) == len(names): continue
+        raise InputError(f"row {n} of its data does not have {plural(len(names), 'value')}")
     return _by_column([_unique(list(zip(map(str, names), row))) for row in rows])
 
 # %% ../nbs/08_tables.ipynb #c069
@@ -420,9 +430,10 @@ def _json_columns(x) -> dict:
     values = list(x.values())
     wrapped = [v for v in values if isinstance(v, list) and v and isinstance(v[0], dict)]
     if len(wrapped) == 1: return _by_column(wrapped[0])
-    if len(values) == 1 and isinstance(values[0], dict) and any(isinstance(v, (list, dict)) for v in values[0].values()): return _json_columns(values[0])
+    deep = lambda vs: any(isinstance(v, (list, dict)) for v in vs)
+    if len(values) == 1 and isinstance(values[0], dict) and deep(values[0].values()): return _json_columns(values[0])
     if all(isinstance(v, dict) for v in values): return _nested(x)
-    return _lists(x) if any(isinstance(v, (list, dict)) for v in values) else _by_column([x])
+    return _lists(x) if deep(values) else _by_column([x])
 
 # %% ../nbs/08_tables.ipynb #c076
 def _reason(error:Exception) -> str:
@@ -446,7 +457,8 @@ def _json_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     try:
         try: x = json.loads(text, object_pairs_hook=_unique)
         except json.JSONDecodeError as e:
-            if options.ending == ".json" and not e.msg.startswith("Extra data"): raise InputError(f"line {e.lineno} is no JSON ({e.msg})") from None
+            lines = options.ending != ".json" or e.msg.startswith("Extra data")
+            if not lines: raise InputError(f"line {e.lineno} is no JSON ({e.msg})") from None
             x = _json_lines(text)
         if options.ending != ".json" and isinstance(x, dict) and not any(isinstance(v, (list, dict)) for v in x.values()): x = [x]
         columns = _json_columns(x)
@@ -514,7 +526,8 @@ def _file_bytes(path) -> bytes:
         if not path.exists(): raise _not_there(path)
         return path.read_bytes()
     except InputError: raise
-    except (OSError, ValueError, RuntimeError) as e: raise InputError(f"cannot read {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
+    except (OSError, ValueError, RuntimeError) as e:
+        raise InputError(f"cannot read {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
 
 # %% ../nbs/08_tables.ipynb #c088
 def _unzip(data:bytes) -> tuple[bytes, str]:
@@ -535,7 +548,8 @@ def _unpack(data:bytes, name:str, what:str) -> tuple[bytes, str]:
     "Bytes and name without their packing: `scores.csv.gz` gives the unpacked bytes and `scores.csv`."
     packing = _packing(data, name)
     if packing is None: return data, name
-    if not data.startswith(PACKED[packing]): raise InputError(f"{what} is no {packing} file although its name says so; if it is a plain table, rename it")
+    if not data.startswith(PACKED[packing]):
+        raise InputError(f"{what} is no {packing} file although its name says so; if it is a plain table, rename it")
     try: out = _OPEN[packing](data)
     except InputError as e: raise InputError(f"{what}: {e}") from None
     except Exception as e: raise InputError(f"{what} cannot be unpacked; it is damaged or cut off ({_reason(e)})") from None
@@ -586,7 +600,7 @@ class TableFile:
              usecols=None, # columns to read, in this order; all by default
              decimal=None, # "," or "." if the decimal sign is known
     ) -> pd.DataFrame:
-        "The values. Columns in `text` are text exactly as written, and only an empty cell is missing; others are numeric if all values are."
+        "The values. Columns in `text` are text as written, only an empty cell is missing; others are numeric if all values are."
         if decimal not in (None, ",", "."): raise InputError(f"the decimal sign is ',' or '.', not {decimal!r}")
         text = {text} if isinstance(text, str) else set(text)
         want = list(self.columns) if usecols is None else [usecols] if isinstance(usecols, str) else list(dict.fromkeys(usecols))
@@ -599,9 +613,20 @@ class TableFile:
 
     def _values(self, column:str, values:pd.Series, text:bool, decimal:str|None) -> pd.Series:
         "One column, as text or as numbers where all values are."
-        try: values = _as_text(values) if text else _numbers(_settled(values), column, self.name, self._notes, decimal, self._grid.commas)
+        try: values = _as_text(values) if text else self._comma_numbers(column, _settled(values), decimal)
         except InputError as e: raise InputError(f"{self.name}, column {column!r}: {e}") from None
+        if not text: values = _numbers(values, column, self.name, self._notes, decimal, self._grid.commas)
         return _trim(values, column, self.name, self._notes) if self._grid.padded and (text or _is_text(values)) else values
+
+    def _comma_numbers(self, column:str, values:pd.Series, decimal:str|None) -> pd.Series:
+        "The quick way for decimal commas that nobody can doubt: pandas reads the column again. What it cannot read stays as it is."
+        first = values.first_valid_index()
+        sure = self._grid.reread and (decimal == "," or decimal is None and self._grid.commas)
+        if not (sure and first is not None and _is_text(values) and _numeral(values[first])): return values
+        numbers, comma = self._grid.reread(self._where[column]), values.str.contains(",", regex=False).eq(True)
+        if numbers.dtype.kind not in "if" or not comma.any(): return values
+        self._notes.add(f"{self.name}, column {column!r}: decimal commas such as {values[comma].iloc[0]!r} read as decimal points")
+        return numbers
 
 def _settled(values:pd.Series) -> pd.Series:
     "A column of Python objects as the type they have in common; lists and objects are refused."
@@ -645,27 +670,31 @@ def read_table(path, # a file, or "-" for standard input
 
 # %% ../nbs/08_tables.ipynb #c114
 COLUMN_NAMES = {
-    "id": "sample_id | image_id img_id image_index image_name img_name | dicom_id sop_instance_uid isic_id slice_id instance_id | volume_id scan_id "
-          "series_id slide_id eye_id | id uid | study_id exam_id accession accession_number case_id case | filename file_name file_id | file filepath "
-          "file_path path image_path img_path image_file image img",
-    "patient": "patient_id patient patientid subject_id subject participant_id participant | mrn person_id pid eid ptid patient_key patient_number",
+    "id": "sample_id | image_id img_id image_index image_name img_name | dicom_id sop_instance_uid isic_id slice_id instance_id | "
+          "volume_id scan_id series_id slide_id eye_id | id uid | study_id exam_id accession accession_number case_id case | filename "
+          "file_name file_id | file filepath file_path path image_path img_path image_file image img",
+    "patient": "patient_id patient patientid subject_id subject participant_id participant | mrn person_id pid eid ptid patient_key "
+               "patient_number",
     "label": "label labels y_true true_label target targets truth gt ground_truth reference | diagnosis dx class y y_label outcome",
-    "score": "score scores y_score y_scores prob probs probability probabilities proba pred_prob pred_proba y_prob y_proba y_pred_prob y_pred_proba "
-             "predicted_prob predicted_probability pred_score softmax sigmoid p | logit logits | pred preds y_pred y_hat prediction predictions output outputs",
+    "score": "score scores y_score y_scores prob probs probability probabilities proba pred_prob pred_proba y_prob y_proba "
+             "y_pred_prob y_pred_proba predicted_prob predicted_probability pred_score softmax sigmoid p | logit logits | pred preds "
+             "y_pred y_hat prediction predictions output outputs",
     "dice": "dice dsc dice_score dice_coefficient | mean_dice dice_mean",
-    "pred_mask": "pred_mask prediction_mask predicted_mask mask_pred pred_mask_path mask_pred_path pred_mask_file pred_seg pred_segmentation | pred_path "
-                 "prediction_path pred_file prediction_file",
-    "true_mask": "true_mask gt_mask truth_mask ground_truth_mask mask_true mask_gt true_mask_path gt_mask_path mask_true_path true_mask_file gt_seg | "
-                 "gt_path truth_path true_path ground_truth_path gt_file | mask mask_path mask_file segmentation segmentation_path seg_path label_path",
+    "pred_mask": "pred_mask prediction_mask predicted_mask mask_pred pred_mask_path mask_pred_path pred_mask_file pred_seg "
+                 "pred_segmentation | pred_path prediction_path pred_file prediction_file",
+    "true_mask": "true_mask gt_mask truth_mask ground_truth_mask mask_true mask_gt true_mask_path gt_mask_path mask_true_path "
+                 "true_mask_file gt_seg | gt_path truth_path true_path ground_truth_path gt_file | mask mask_path mask_file "
+                 "segmentation segmentation_path seg_path label_path",
     "image": "image image_path image_file img img_path img_file | path file_path filepath file filename file_name",
     "mask": "mask mask_path mask_file segmentation segmentation_path seg seg_path | gt_mask true_mask mask_gt gt_mask_path label_path",
     "split": "split dataset_split data_split partition | subset set phase",
 }
-ATTRIBUTES = ("sex gender age age_group age_bin age_band age_years anchor_age age_at_study race ethnicity race_ethnicity ethnic_group language "
-              "preferred_language primary_language site hospital center centre institution clinic scanner scanner_type scanner_vendor manufacturer vendor "
-              "device camera skin_tone skin_type skin_color fitzpatrick fitzpatrick_skin_type fitzpatrick_scale insurance marital_status education income ses "
-              "religion country region nationality group subgroup")
-SAMPLE_IDS = "sample_id image_id img_id image_index image_name img_name dicom_id sop_instance_uid isic_id id uid filename file_name image_path img_path path"
+ATTRIBUTES = ("sex gender age age_group age_bin age_band age_years anchor_age age_at_study race ethnicity race_ethnicity ethnic_group "
+              "language preferred_language primary_language site hospital center centre institution clinic scanner scanner_type "
+              "scanner_vendor manufacturer vendor device camera skin_tone skin_type skin_color fitzpatrick fitzpatrick_skin_type "
+              "fitzpatrick_scale insurance marital_status education income ses religion country region nationality group subgroup")
+SAMPLE_IDS = ("sample_id image_id img_id image_index image_name img_name dicom_id sop_instance_uid isic_id id uid filename file_name "
+              "image_path img_path path")
 
 def _plain(name) -> str:
     "A name without case and separators."
@@ -685,8 +714,8 @@ def _is_attribute(column:str) -> bool:
 
 # %% ../nbs/08_tables.ipynb #c119
 LABEL_WORDS = "label labels target targets truth true gt y_true ground_truth"
-SCORE_WORDS = ("prob probs probability proba y_prob y_proba pred_prob pred_proba y_pred_prob y_pred_proba predicted_prob score scores y_score pred_score softmax "
-               "sigmoid p logit logits pred preds y_pred prediction predictions output outputs")
+SCORE_WORDS = ("prob probs probability proba y_prob y_proba pred_prob pred_proba y_pred_prob y_pred_proba predicted_prob score scores "
+               "y_score pred_score softmax sigmoid p logit logits pred preds y_pred prediction predictions output outputs")
 _LABELS, _SCORES = list(map(_plain, LABEL_WORDS.split())), list(map(_plain, SCORE_WORDS.split()))
 
 def _split_name(column:str, words:list[str], behind:bool=False) -> tuple[str, str]|None:
@@ -744,7 +773,8 @@ class Roles:
             flag, could = "--" + role.replace("_", "-"), self.choices.get(role)
             if could: raise InputError(f"{plural(len(could), 'column')} could hold the {role} ({some(could, 8)}); choose one with {flag}")
             headless = sum(bool(_NUMERAL.fullmatch(c)) for c in self.columns) * 2 > len(self.columns)
-            raise InputError(f"no column holds the {role} (none is called {some(COLUMN_NAMES.get(role, ATTRIBUTES).split()[:4])} or alike); name it with {flag} "
+            names = some(COLUMN_NAMES.get(role, ATTRIBUTES).split()[:4])
+            raise InputError(f"no column holds the {role} (none is called {names} or alike); name it with {flag} "
                              f"(columns: {some(self.columns, 20)})" + ("; or does the table lack a header line?" if headless else ""))
         return self
 
@@ -753,7 +783,7 @@ class Roles:
         key, names = _written(value), self.classes
         alike = [key] if key in names else [c for c in names if _plain(c) == _plain(key)]
         if len(alike) == 1: return names[alike[0]]
-        raise InputError(f"no score column is called after the class {value!r} (there are: {some(names, 20)}); name the columns with --score")
+        raise InputError(f"no score column is called after the class {value!r} (there are: {some(names, 20)}); name them with --score")
 
 # %% ../nbs/08_tables.ipynb #c127
 def _pairs(columns) -> dict:
@@ -807,7 +837,8 @@ def _find_predictions(columns, label=None, score=None) -> dict:
     "The roles label, score, classes and findings, with `choices` where nothing decides."
     label, score, pairs, named = _many(label), _many(score), _pairs(columns), _hits("label", columns)
     if len(label) > 1:
-        if len(score) != len(label): raise InputError(f"{plural(len(label), 'label column')} need as many score columns in the same order, not {len(score)}")
+        if len(score) != len(label):
+            raise InputError(f"{plural(len(label), 'label column')} need as many score columns in the same order, not {len(score)}")
         return dict(findings=dict(zip(_about(label), zip(label, score))))
     if pairs and not (label or score or named):
         if len(pairs) > 1: return dict(findings=pairs)
@@ -838,12 +869,13 @@ def find_columns(columns, # names, or anything that has `.columns`
     free = [c for c in columns if c not in taken or c in (*_many(label), *_many(score))]
     predictions = _find_predictions(free, label, score)
     choices |= predictions.pop("choices", {})
-    used = {predictions.get("label"), predictions.get("score"), *predictions.get("classes", {}).values(), *sum(predictions.get("findings", {}).values(), ())}
-    scores = [predictions.get("score"), *predictions.get("classes", {}).values(), *(s for _, s in predictions.get("findings", {}).values())]
+    pairs = predictions.get("findings", {}).values()
+    scores = [predictions.get("score"), *predictions.get("classes", {}).values(), *(s for _, s in pairs)]
+    used = {predictions.get("label"), *scores, *(name for name, _ in pairs)}
     named = [c for c in free if _hits("label", [c]) or _hits("score", [c]) or _split_name(c, _LABELS) or _split_name(c, _SCORES)]
     logit = any(scores) and all("logit" in _plain(s) for s in scores if s)
-    return Roles(columns, **found, **predictions, sensitive=tuple(a for a in attributes if a not in used), score_type="logit" if logit else None,
-                 choices=choices, unused=tuple(c for c in named if c not in used and c not in sum(choices.values(), ())))
+    return Roles(columns, **found, **predictions, choices=choices, sensitive=tuple(a for a in attributes if a not in used),
+                 score_type="logit" if logit else None, unused=tuple(c for c in named if c not in {*used, *sum(choices.values(), ())}))
 
 # %% ../nbs/08_tables.ipynb #c142
 def _join_on(predictions, metadata, on:str|None) -> tuple[str, str]:
@@ -857,13 +889,15 @@ def _join_on(predictions, metadata, on:str|None) -> tuple[str, str]:
     ours, theirs = ({_plain(c): c for c in t.columns if _plain(c) in names} for t in (predictions, metadata))
     both = [n for n in ours if n in theirs]
     if len(both) == 1: return ours[both[0]], theirs[both[0]]
-    if both: raise InputError(f"the tables share {plural(len(both), 'id column')} ({some(ours[n] for n in both)}); choose the key with --on")
-    raise InputError(f"the tables share no id column (ids of the predictions: {some(ours.values()) or 'none'}; of the metadata: {some(theirs.values()) or 'none'}); "
+    if both: raise InputError(f"the tables share {len(both)} id columns ({some(ours[n] for n in both)}); choose the key with --on")
+    raise InputError(f"the tables share no id column (ids of the predictions: {some(ours.values()) or 'none'}; "
+                     f"of the metadata: {some(theirs.values()) or 'none'}); "
                      "name the key with --on column, or --on prediction_column=metadata_column")
 
 # %% ../nbs/08_tables.ipynb #c145
-_ALIKE = (("leading zeros", lambda k: k.lstrip("0")), ("capital letters", str.casefold), ("the '.0' at the end", lambda k: k.removesuffix(".0")),
-          ("the folder", lambda k: ntpath.basename(k)), ("the file ending", lambda k: os.path.splitext(k)[0]),
+_ALIKE = (("leading zeros", lambda k: k.lstrip("0")), ("capital letters", str.casefold),
+          ("the '.0' at the end", lambda k: k.removesuffix(".0")),
+          ("the folder", ntpath.basename), ("the file ending", lambda k: os.path.splitext(k)[0]),
           ("the folder and the file ending", lambda k: os.path.splitext(ntpath.basename(k))[0]), ("spaces and separators", _plain))
 
 def _keys(values:pd.Series) -> pd.Series:
@@ -890,8 +924,9 @@ def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", n
     if not again.any(): return
     counts = frame.loc[again, column].value_counts(sort=False)
     if _plain(column) in _SAMPLE_IDS:
+        surplus = int(counts.sum()) - len(counts)
         raise InputError(f"{where}: {column} {some(counts.index[:1])} occurs {counts.iloc[0]} times and would count that often "
-                         f"(ids that occur again: {len(counts):,}, rows too many: {int(counts.sum()) - len(counts):,}); keep one row per {column}")
+                         f"(ids that occur again: {len(counts):,}, rows too many: {surplus:,}); keep one row per {column}")
     same = int(frame[again].duplicated().sum())
     if same: (Notes() if notes is None else notes).add(f"{where}: {plural(same, 'repeated row')}, the same in every column, counted again")
 
@@ -914,12 +949,12 @@ def _merge_column(ours:pd.Series, theirs:pd.Series, column:str, keys:pd.Series, 
     "One column of two tables: equal where both know it, filled where one does."
     a, b = _keys(ours), _keys(theirs)
     clash = a.notna() & b.notna() & (a != b)
-    if clash.any() and any(map(pd.api.types.is_numeric_dtype, (ours, theirs))): clash &= pd.to_numeric(a, errors="coerce") != pd.to_numeric(b, errors="coerce")
-    clash = np.flatnonzero(clash)
-    if len(clash):
-        i = clash[0]
-        raise InputError(f"column {column!r} says {a[i]!r} in the predictions and {b[i]!r} in the metadata for {keys[i]!r} (rows that differ: {len(clash):,}); "
-                         "rename or drop it in one of the tables")
+    if clash.any() and any(map(pd.api.types.is_numeric_dtype, (ours, theirs))):
+        clash &= pd.to_numeric(a, errors="coerce") != pd.to_numeric(b, errors="coerce")
+    if clash.any():
+        i = int(np.flatnonzero(clash)[0])
+        raise InputError(f"column {column!r} says {a[i]!r} in the predictions and {b[i]!r} in the metadata for {keys[i]!r} "
+                         f"(rows that differ: {int(clash.sum()):,}); rename or drop it in one of the tables")
     lacking = (a.isna() & b.notna()).to_numpy()
     if not lacking.any(): return ours
     notes.add(f"column {column!r}: {plural(int(lacking.sum()), 'missing value')} of the predictions taken from the metadata")
@@ -931,21 +966,21 @@ def join_tables(predictions:pd.DataFrame, # one row per sample
                 on:str|None=None, # key: "column", or "prediction_column=metadata_column"; by default the one id column that both have
                 notes:Notes|None=None, # where to say what did not match
 ) -> pd.DataFrame:
-    "The predictions, all and in their order, with the columns of the metadata; a prediction without a match has missing values there, which is noted."
+    "All predictions in their order with the columns of the metadata; where a prediction has no match they are missing, which is noted."
     notes = Notes() if notes is None else notes
     for frame, where in ((predictions, "the predictions"), (metadata, "the metadata")): check_columns(frame, frame.columns, where)
     left, right = _join_on(predictions, metadata, on)
     check_repeats(predictions, left, notes=notes)
     keys = _keys(predictions[left])
     body, known = _one_per_key(metadata, _keys(metadata[right]), right)
-    place = pd.Series(np.arange(len(body)), known.to_numpy()).reindex(keys.to_numpy()).to_numpy() if len(body) else np.full(len(keys), np.nan)
-    lost = np.isnan(place) | keys.isna().to_numpy()
+    place = pd.Index(known.astype(object)).get_indexer(keys.astype(object))
+    lost = (place < 0) | keys.isna().to_numpy()
     if lost.all(): raise InputError(f"no {left} of the predictions occurs as {right} in the metadata: {_why_not(keys, known)}")
     if lost.any():
-        missing = keys[lost]
-        notes.add(f"{plural(int(lost.sum()), 'prediction')} of {len(keys):,} without a row in the metadata ({left} {some(missing.dropna().unique(), 3) or 'empty'}); "
+        missing = some(keys[lost].dropna().unique(), 3) or "empty"
+        notes.add(f"{plural(int(lost.sum()), 'prediction')} of {len(keys):,} without a row in the metadata ({left} {missing}); "
                   "their attributes are unknown")
-    rows = body.reset_index(drop=True).reindex(np.where(lost, -1, place).astype(int)).reset_index(drop=True)
+    rows = body.reset_index(drop=True).reindex(np.where(lost, -1, place)).reset_index(drop=True)
     out = predictions.reset_index(drop=True)
     both = [c for c in rows.columns if c in out and (c != right or left != right)]
     out = out.assign(**{c: _merge_column(out[c], rows[c], c, keys, notes) for c in both})
@@ -967,7 +1002,8 @@ def _json_records(frame:pd.DataFrame) -> list[dict]:
 def _markdown(frame:pd.DataFrame) -> str:
     "A Markdown table; a bar or line end inside a cell is escaped."
     cell = lambda v: "" if _plain_value(v) is None else str(_plain_value(v)).replace("|", "\\|").replace("\n", " ")
-    rows = [[cell(c) for c in frame.columns], ["---"] * frame.shape[1], *([cell(v) for v in row] for row in zip(*(frame[c].astype(object) for c in frame.columns)))]
+    body = zip(*(map(cell, frame[c].astype(object)) for c in frame.columns))
+    rows = [map(cell, frame.columns), ["---"] * frame.shape[1], *body]
     return "".join(f"| {' | '.join(r)} |\n" for r in rows)
 
 # %% ../nbs/08_tables.ipynb #c167
@@ -1020,8 +1056,8 @@ def _inside(value, root:str, outside:bool) -> tuple[str, str]:
     path = os.path.normpath(os.path.join(root, text))
     drive = os.name != "nt" and ntpath.splitdrive(text)[0]
     if outside or not drive and path.startswith(root.rstrip(os.sep) + os.sep): return path, ""
-    away = "is outside the folder of the table; write paths relative to it" if drive or os.path.isabs(text) else "leads out of the folder of the table"
-    return path, f"{text!r} {away}"
+    if drive or os.path.isabs(text): return path, f"{text!r} is outside the folder of the table; write paths relative to it"
+    return path, f"{text!r} leads out of the folder of the table"
 
 def resolve_paths(values, # one path per row
                   root=".", # the folder they are relative to: that of the table
@@ -1029,11 +1065,12 @@ def resolve_paths(values, # one path per row
                   must_exist:bool=True, # check that each is a file (or a folder, as a DICOM series is)
                   column:str="path", # what messages call the column
 ) -> list[Path]:
-    "The files that a column of paths means; rows in messages count from 1. Links are followed: they are the doing of whoever owns the folder."
+    "The files that a column of paths means; rows in messages count from 1. Links in the folder are followed, wherever they lead."
     root = os.path.abspath(root)
     found = [_inside(v, root, allow_outside) for v in values]
     wrong = [(n, why) for n, (_, why) in enumerate(found, 1) if why]
-    if wrong: raise InputError(f"{column}, row {wrong[0][0]}: {wrong[0][1]}" + (f" ({plural(len(wrong), 'row')} like this)" if len(wrong) > 1 else ""))
+    more = lambda rows, what: f" ({len(rows):,} of {len(found):,} {what})" if len(rows) > 1 else ""
+    if wrong: raise InputError(f"{column}, row {wrong[0][0]}: {wrong[0][1]}{more(wrong, 'are wrong')}")
     lost = [(n, p) for n, (p, _) in enumerate(found, 1) if must_exist and not os.path.exists(p)]
-    if lost: raise InputError(f"{column}, row {lost[0][0]}: {_not_there(Path(lost[0][1]))}" + (f" ({len(lost):,} of {len(found):,} are missing)" if len(lost) > 1 else ""))
+    if lost: raise InputError(f"{column}, row {lost[0][0]}: {_not_there(Path(lost[0][1]))}{more(lost, 'are missing')}")
     return [Path(p) for p, _ in found]

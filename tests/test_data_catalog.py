@@ -24,7 +24,8 @@ BODY = np.random.default_rng(0).bytes(3_000_000)
 class Server:
     "A local server; `cut`: bytes sent before the connection is closed, one entry per request; `status`: answers before the first good one."
     def __init__(self, body=BODY, ranges=True, tag='"a"', cut=(), status=(), slow=0.0):
-        self.body, self.ranges, self.tag, self.cut, self.status, self.slow, self.asked = body, ranges, tag, list(cut), list(status), slow, []
+        self.body, self.ranges, self.tag, self.slow = body, ranges, tag, slow
+        self.cut, self.status, self.asked = list(cut), list(status), []
 
     def __enter__(self):
         me = self
@@ -36,7 +37,8 @@ class Server:
                 me.asked.append(self.headers.get("Range"))
                 if me.status: return self.send_error(me.status.pop(0))
                 start = 0
-                if me.ranges and self.headers.get("Range") and self.headers.get("If-Range") == me.tag: start = int(self.headers["Range"][6:-1])
+                if me.ranges and self.headers.get("Range") and self.headers.get("If-Range") == me.tag:
+                    start = int(self.headers["Range"][6:-1])
                 self.send_response(206 if start else 200)
                 if me.tag: self.send_header("ETag", me.tag)
                 self.send_header("Content-Length", str(len(me.body) - start))
@@ -56,20 +58,26 @@ class Server:
 
 def test_every_row_is_complete():
     table = datasets_table()
-    assert len(table) == len(DATASETS) == 23 and table.name.is_unique and table.drop(columns="access").apply(lambda c: c.str.len().between(1, 200)).all(axis=None)
-    published = ["CXP", "MIMIC_CXR", "HAM10000", "FairVLMed10k", "GF3300", "PAPILA", "BREST", "COVID_CT_MD", "ADNI", "TUSC", "HAM10000-Seg", "FairSeg", "montgomery"]
+    assert len(table) == len(DATASETS) == 23 and table.name.is_unique
+    assert table.drop(columns="access").apply(lambda c: c.str.len().between(1, 200)).all(axis=None)
+    published = ["CXP", "MIMIC_CXR", "HAM10000", "FairVLMed10k", "GF3300", "PAPILA", "BREST", "COVID_CT_MD", "ADNI", "TUSC",
+                 "HAM10000-Seg", "FairSeg", "montgomery"]
     assert all(n in DATASETS for n in published)
     for s in DATASETS.values():
-        assert s.task in ("cls", "seg") and s.dims in ("2D", "3D") and callable(s.prepare) and s.prompts and all("{}" in p for p in s.prompts), s.name
+        assert s.task in ("cls", "seg") and s.dims in ("2D", "3D") and callable(s.prepare) and s.prompts and all("{}" in p
+                for p in s.prompts), s.name
         if s.task == "seg": assert s.paper_split == "none" and (s.pos_class in s.structures or s.pos_class in s.structures.values()), s.name
         else: assert len(s.class_names) == 2 and s.label.startswith("1 = "), s.name
 
 
 def test_published_prompts_and_normalisations():
     "Values of the published configuration."
-    want = {"CXP": ("a chest X-ray of a {}", ("diseased", "normal"), .5056), "HAM10000": ("a photo of a {}", ("benign lesion", "malignant lesion"), .48145466), "GF3300": ("a photo of a {}", ("normal", "glaucoma"), .2756),
-            "FairVLMed10k": ("a scanning laser ophthalmoscope fundus image of a {}", ("normal", "glaucoma"), .48145466), "PAPILA": ("a fundus image of a {}", ("normal", "glaucoma"), .48145466),
-            "BRSET": ("a fundus image of a {}", ("normal", "retinopathy"), .48145466), "COVID_CT_MD": ("a computed tomography of a {}", ("normal", "pneumonia"), .5056), "ADNI": ("a brain MRI of {}", ("normal", "Alzheimer's disease"), .5056),
+    want = {"CXP": ("a chest X-ray of a {}", ("diseased", "normal"), .5056), "HAM10000": ("a photo of a {}",
+            ("benign lesion", "malignant lesion"), .48145466), "GF3300": ("a photo of a {}", ("normal", "glaucoma"), .2756),
+            "FairVLMed10k": ("a scanning laser ophthalmoscope fundus image of a {}", ("normal", "glaucoma"), .48145466),
+            "PAPILA": ("a fundus image of a {}", ("normal", "glaucoma"), .48145466),
+            "BRSET": ("a fundus image of a {}", ("normal", "retinopathy"), .48145466), "COVID_CT_MD": ("a computed tomography of a {}",
+                    ("normal", "pneumonia"), .5056), "ADNI": ("a brain MRI of {}", ("normal", "Alzheimer's disease"), .5056),
             "MIMIC_CXR": ("a chest X-ray of a {}", ("diseased", "normal"), .5056)}
     for name, (prompt, classes, mean) in want.items():
         s = DATASETS[name]
@@ -123,7 +131,8 @@ def test_killed_and_started_again(tmp_path):
         code = f"from fairmedfm.data.catalog import fetch; fetch({s.url!r}, {str(tmp_path/'b')!r}, quiet=True)"
         p = subprocess.Popen([sys.executable, "-c", code])
         deadline = time.time() + 60
-        while time.time() < deadline and not ((tmp_path/"b.part").exists() and (tmp_path/"b.part").stat().st_size > 500_000): time.sleep(.02)
+        while time.time() < deadline and not ((tmp_path/"b.part").exists() and (tmp_path/"b.part").stat().st_size > 500_000):
+            time.sleep(.02)
         p.send_signal(signal.SIGKILL); p.wait()
         kept = (tmp_path/"b.part").stat().st_size
         assert 500_000 < kept < len(BODY) and not (tmp_path/"b").exists()
@@ -156,7 +165,8 @@ def test_download_tries_the_addresses_in_turn_and_is_done_once(tmp_path, monkeyp
         bundle = Bundle("PAPILA", ("http://127.0.0.1:9/none.zip", s.url), "test", "none")
         home = download("PAPILA", tmp_path/"data", quiet=True, bundle=bundle)
         assert home == tmp_path/"data"/"PAPILA" == download("PAPILA", tmp_path/"data", quiet=True, bundle=bundle) and len(s.asked) == 1
-    assert json.loads((tmp_path/"data"/".PAPILA.done.json").read_text())["sha256"] == hashlib.sha256(body).hexdigest() and not (tmp_path/"data"/"PAPILA.zip").exists()
+    record = json.loads((tmp_path/"data"/".PAPILA.done.json").read_text())
+    assert record["sha256"] == hashlib.sha256(body).hexdigest() and not (tmp_path/"data"/"PAPILA.zip").exists()
     with pytest.raises(InputError, match="no bundle"): download("CXP", tmp_path)
     assert {"HAM10000", "PAPILA", "TUSC", "pretrained"} == set(BUNDLES)
 
@@ -182,11 +192,13 @@ def test_folders_are_found_by_alias_and_in_any_case(tmp_path):
         (tmp_path/alias).mkdir()
         with pytest.raises(InputError, match=f"{alias}"): load_dataset(name, tmp_path)
         assert not (tmp_path/name).exists() or alias == name
-    with pytest.raises(InputError, match=r"ADNI is not in .*ADNI. Apply at .*fairmedfm prepare ADNI --raw FOLDER --out"): load_dataset("ADNI", tmp_path)
+    with pytest.raises(InputError, match=r"ADNI is not in .*ADNI. Apply at .*fairmedfm prepare ADNI --raw FOLDER --out"):
+        load_dataset("ADNI", tmp_path)
 
 
 def test_importing_the_catalogue_loads_no_torch_and_no_reader():
     code = ("import sys; import fairmedfm.data.catalog; "
-            "bad = {'torch', 'sklearn', 'scipy', 'matplotlib', 'PIL', 'SimpleITK', 'nibabel', 'pydicom', 'h5py', 'tqdm'} & set(sys.modules); print(sorted(bad))")
+            "bad = {'torch', 'sklearn', 'scipy', 'matplotlib', 'PIL', 'SimpleITK', 'nibabel', 'pydicom', 'h5py', 'tqdm'} & "
+            "set(sys.modules); print(sorted(bad))")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True).stdout.strip()
     assert out == "[]", out

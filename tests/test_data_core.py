@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fairmedfm.core import InputError
 from fairmedfm.data import core
-from fairmedfm.data.core import (Dataset, DatasetSpec, PrepareLog, as_text, check_samples, from_table, is_finished, map_numbers, map_values, prepare_spec, read_raw, read_samples, there,
+from fairmedfm.data.core import (Dataset, DatasetSpec, PrepareLog, as_text, check_samples, from_table, is_finished, map_numbers,
+                                 map_values, prepare_spec, read_raw, read_samples, there,
                                  write_samples, years)
 
 pytestmark = pytest.mark.filterwarnings("ignore::fairmedfm.core.FairnessWarning")
@@ -20,10 +21,12 @@ words = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), m
 name = st.text("abc017_-", min_size=1, max_size=8)
 
 
-@given(st.lists(st.tuples(name, words, st.one_of(st.none(), words), st.one_of(st.none(), st.integers(0, 99)), st.integers(0, 1)), min_size=1, max_size=12, unique_by=lambda r: r[0]))
+@given(st.lists(st.tuples(name, words, st.one_of(st.none(), words), st.one_of(st.none(), st.integers(0, 99)), st.integers(0, 1)),
+                min_size=1, max_size=12, unique_by=lambda r: r[0]))
 def test_what_is_written_is_read_back(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("s")
-    samples = check_samples(pd.DataFrame([{"id": i, "patient": p, "image": f"{i}.png", "label": y, "sex": None if s is None else f"w {s}", "age": np.nan if a is None else a} for i, p, s, a, y in rows]))
+    samples = check_samples(pd.DataFrame([{"id": i, "patient": p, "image": f"{i}.png", "label": y, "sex": None if s is None else f"w {s}",
+                                           "age": np.nan if a is None else a} for i, p, s, a, y in rows]))
     write_samples(samples, folder, {"name": "x"})
     back = read_samples(folder).samples
     plain = lambda f: f.astype(object).where(f.notna(), None)  # a column without a value has no type
@@ -57,7 +60,8 @@ def test_numbers_are_not_guessed():
     assert as_text(np.int64(3)) == "3" and as_text(np.float32(0.5)) == "0.5" and as_text(np.bool_(True)) == "1" and as_text(pd.NA) is None
 
 
-@pytest.mark.parametrize("content, columns", [("a\tb\n1\t2,5\n", ["a", "b"]), ("a;b\n1;2,5\n", ["a", "b"]), ("\ufeffa,b\n1,\"2,5\"\n\n", ["a", "b"])])
+@pytest.mark.parametrize("content, columns", [("a\tb\n1\t2,5\n", ["a", "b"]), ("a;b\n1;2,5\n", ["a", "b"]), ("\ufeffa,b\n1,\"2,5\"\n\n",
+        ["a", "b"])])
 def test_raw_tables_keep_their_text(tmp_path, content, columns):
     (tmp_path/"t.tab").write_text(content, encoding="utf-8")
     table = read_raw(tmp_path/"t.tab", columns)
@@ -72,7 +76,8 @@ def test_broken_raw_tables_are_sentences(tmp_path):
     with pytest.raises(InputError, match="does not exist"): read_raw(tmp_path/"none.csv")
 
 
-def spec(prepare, **more): return DatasetSpec("Toy", "toy", ("sex",), label="1", size="2", licence="CC0", access="none", prepare=prepare, **more)
+def spec(prepare, **more):
+    return DatasetSpec("Toy", "toy", ("sex",), label="1", size="2", licence="CC0", access="none", prepare=prepare, **more)
 
 
 def test_an_interrupted_preparation_goes_on(tmp_path):
@@ -82,7 +87,8 @@ def test_an_interrupted_preparation_goes_on(tmp_path):
         rows = []
         for i in range(6):
             if i == stop: raise KeyboardInterrupt
-            rows.append({"id": i, "label": i % 2, "sex": "F", "image": log.make(f"files/{i}.bin", lambda p: (made.append(i), p.write_bytes(b"x"*i)))})
+            rows.append({"id": i, "label": i % 2, "sex": "F", "image": log.make(f"files/{i}.bin", lambda p: (made.append(i),
+                    p.write_bytes(b"x"*i)))})
         return pd.DataFrame(rows)
 
     with pytest.raises(KeyboardInterrupt): prepare_spec(spec(lambda r, log: prepare(r, log, 4)), None, tmp_path/"out")
@@ -112,7 +118,9 @@ def test_another_version_or_release_is_prepared_again(tmp_path):
         (tmp_path/raw).mkdir()
         for n in "ab": (tmp_path/raw/f"{n}.png").touch()
     out = tmp_path/"out"
-    for s, raw in ((spec(prepare), "r1"), (spec(prepare), "r1"), (spec(prepare), "r2"), (spec(prepare, version="2"), "r2"), (spec(prepare, version="2"), "r2")): prepare_spec(s, tmp_path/raw, out)
+    for s, raw in ((spec(prepare), "r1"), (spec(prepare), "r1"), (spec(prepare), "r2"), (spec(prepare, version="2"), "r2"),
+                   (spec(prepare, version="2"), "r2")):
+        prepare_spec(s, tmp_path/raw, out)
     assert len(calls) == 3
     json_facts = json.loads((out/"samples.json").read_text())
     assert json_facts["roots"] == ["../r2"] and json_facts["version"] == "2"
@@ -134,15 +142,19 @@ def test_missing_files_are_counted_and_none_at_all_is_an_error(tmp_path):
 def test_your_own_table_in_any_format(tmp_path, ending):
     (tmp_path/"img").mkdir()
     for n in "abc": (tmp_path/"img"/f"{n}.png").touch()
-    frame = pd.DataFrame({"Image Path": [str(tmp_path/"img"/"a.png"), "img/b.png", "img/c.png"], "PatientID": ["007", "007", "8"], "Gender": ["F", "n/a", "M"], "Age": ["61", "unknown", "045Y"],
+    frame = pd.DataFrame({"Image Path": [str(tmp_path/"img"/"a.png"), "img/b.png", "img/c.png"], "PatientID": ["007", "007", "8"],
+                          "Gender": ["F", "n/a", "M"], "Age": ["61", "unknown", "045Y"],
                           "Diagnosis": ["benign", "malignant", "benign"], "Split": ["Train", "val", "test"]})
     for need in {"xlsx": ["openpyxl"], "parquet": ["pyarrow"]}.get(ending, ()): pytest.importorskip(need)
-    write = {"csv": lambda p: frame.to_csv(p, index=False, sep=";"), "xlsx": lambda p: frame.to_excel(p, index=False), "parquet": frame.to_parquet, "json": lambda p: frame.to_json(p, orient="records")}
+    write = {"csv": lambda p: frame.to_csv(p, index=False, sep=";"), "xlsx": lambda p: frame.to_excel(p, index=False),
+             "parquet": frame.to_parquet, "json": lambda p: frame.to_json(p, orient="records")}
     write[ending](tmp_path/f"t.{ending}")
     data = from_table(tmp_path/f"t.{ending}")
     s = data.samples
-    assert s.patient.tolist() == ["007", "007", "8"] and s.label.tolist() == [0, 1, 0] and s.split.tolist() == ["train", "valid", "test"] and data.class_names == ("benign", "malignant")
-    assert s.image[0] == "img/a.png" and s.Gender.tolist() == ["F", None, "M"] and s.Age_group.tolist() == ["60+", None, "<60"] and data.attributes == ["Gender", "Age"]
+    assert s.patient.tolist() == ["007", "007", "8"] and s.label.tolist() == [0, 1, 0] and s.split.tolist() == ["train", "valid",
+            "test"] and data.class_names == ("benign", "malignant")
+    assert s.image[0] == "img/a.png" and s.Gender.tolist() == ["F", None, "M"] and s.Age_group.tolist() == ["60+", None,
+            "<60"] and data.attributes == ["Gender", "Age"]
 
 
 def test_a_table_cannot_leave_its_folder(tmp_path):
@@ -153,9 +165,11 @@ def test_a_table_cannot_leave_its_folder(tmp_path):
 
 def test_real_tables(shared):
     isic = from_table(shared/"isic2017"/"metadata.csv")
-    assert len(isic) == 1076 and isic.samples.label.sum() == 312 and isic.attributes == ["sex", "age"] and isic.samples.split.value_counts().to_dict() == {"train": 926, "valid": 150}
+    assert len(isic) == 1076 and isic.samples.label.sum() == 312 and isic.attributes == ["sex",
+            "age"] and isic.samples.split.value_counts().to_dict() == {"train": 926, "valid": 150}
     assert isic.samples.sex.isna().sum() == 55 and isic.class_names == ("no melanoma", "melanoma")
     lung = from_table(shared/"lung_seg"/"metadata.csv")
     assert lung.task == "seg" and lung.samples.patient.nunique() == 43
     assert core.attribute_column(isic, "Age") == "age_group"
-    with pytest.raises(InputError, match="15 label columns"): from_table(shared/"nih_scores"/"scores.csv", image_column="image_id", files=False)
+    with pytest.raises(InputError, match="15 label columns"):
+        from_table(shared/"nih_scores"/"scores.csv", image_column="image_id", files=False)

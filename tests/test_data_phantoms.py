@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairmedfm.data.images import load_image, load_labels
-from fairmedfm.data.phantoms import (PHANTOM_SPECS, PHANTOMS, Group, Phantom, PhantomSeg, SegGroup, dice_truth, draw, draw_object, expected_dice, ideal_auc, make_phantom, observe, segment,
+from fairmedfm.data.phantoms import (PHANTOM_SPECS, PHANTOMS, Group, Phantom, PhantomSeg, SegGroup, dice_truth, draw, draw_object,
+                                     expected_dice, ideal_auc, make_phantom, observe, segment,
                                      true_shares)
 from fairmedfm.data.splits import leaks
 
@@ -26,7 +27,8 @@ def test_ideal_auc_against_brute_force(d, m1, m0, prevalence, noise, seed):
     sick = rng.random(n) < prevalence
     mark = rng.random(n) < np.where(sick, m1, m0)
     with np.errstate(divide="ignore"):
-        llr = d*(rng.standard_normal(n) + np.where(sick, d/2, -d/2)) + np.where(mark, np.log(m1) - np.log(m0) if m0 or m1 else 0, np.log(1 - m1) - np.log(1 - m0) if m1 < 1 or m0 < 1 else 0)
+        llr = d*(rng.standard_normal(n) + np.where(sick, d/2, -d/2)) + np.where(mark, np.log(m1) - np.log(m0) if m0 or m1 else 0,
+                np.log(1 - m1) - np.log(1 - m0) if m1 < 1 or m0 < 1 else 0)
     recorded = sick ^ (rng.random(n) < noise)
     if not 100 < recorded.sum() < n - 100: return
     a = ideal_auc(d, m1, m0, prevalence, noise)
@@ -95,7 +97,8 @@ def test_a_simple_model_finds_the_injected_gap_and_nothing_in_age(phantom2d):
 
 def test_the_split_is_by_patient_and_balanced(phantom2d):
     s = phantom2d.samples
-    assert leaks(s).empty and s[s.split == "test"].sex.value_counts().nunique() == 1 and s.patient.nunique() == 320 and set(s.label) == {0, 1}
+    assert leaks(s).empty and s[s.split == "test"].sex.value_counts().nunique() == 1 and s.patient.nunique() == 320 and set(s.label) == {0,
+            1}
 
 
 def test_other_settings_never_meet_old_files(tmp_path):

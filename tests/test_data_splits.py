@@ -8,7 +8,8 @@ from sklearn.model_selection import train_test_split
 
 from fairmedfm.core import InputError, Notes
 from fairmedfm.data.core import Dataset, DatasetSpec
-from fairmedfm.data.splits import balanced_rows, complete_split, every_kth, leaks, lots, make_splits, published_split, split_by_patient, split_from_files
+from fairmedfm.data.splits import (balanced_rows, complete_split, every_kth, leaks, lots, make_splits, published_split,
+                                   split_by_patient, split_from_files)
 
 pytestmark = pytest.mark.filterwarnings("ignore::fairmedfm.core.FairnessWarning")
 
@@ -18,7 +19,8 @@ def cohort(seed, n=120, groups=("F", "M", None), words=False):
     patient = rng.integers(0, max(5, n//2), n)
     sex = rng.choice(np.array(groups, object), n//2 + 5, p=rng.dirichlet(np.ones(len(groups))))
     label = rng.integers(0, 2, n)
-    return pd.DataFrame({"id": [f"i{i}" for i in range(n)], "patient": [f"p{p}" for p in patient], "split": None, "image": [f"i{i}.png" for i in range(n)],
+    return pd.DataFrame({"id": [f"i{i}" for i in range(n)], "patient": [f"p{p}" for p in patient], "split": None, "image": [f"i{i}.png"
+            for i in range(n)],
                          "label": np.array(["a", "b", "c"], object)[rng.integers(0, 3, n)] if words else label, "sex": sex[patient]})
 
 
@@ -95,14 +97,20 @@ def test_any_official_split_becomes_sound(seed, words):
 def test_rules_in_their_order(tmp_path):
     table = cohort(3, 200, groups=("F", "M"))
     spec = DatasetSpec("Toy", "toy", ("sex",), label="1", size="1", licence="x", access="x")
-    rule = lambda t, protocol="sound", s=None, files=None, facts=None: make_splits(Dataset(t, facts=facts or {}, spec=s), protocol, files).facts["split"]["rule"]
+    rule = lambda t, protocol="sound", s=None, files=None, facts=None: make_splits(Dataset(t, facts=facts or {}, spec=s), protocol,
+            files).facts["split"]["rule"]
     official = table.assign(split=np.where(np.arange(200) < 150, "train", "test"))
-    assert rule(table) == "by patient" and rule(table, "paper") == "published, by image" and rule(official) == "official column" == rule(official, "paper")
+    assert rule(table) == "by patient" and rule(table,
+                                                "paper") == "published, by image" and rule(official) == "official column" == rule(official,
+                                                        "paper")
     assert rule(official, "paper", spec) == "published, by image" and rule(official, "sound", spec) == "official column"
     for n, rows in (("train", table[:100]), ("test", table[100:])): rows[["id"]].to_csv(tmp_path/f"{n}.csv", index=False)
     files = {n: str(tmp_path/f"{n}.csv") for n in ("train", "test")}
-    assert rule(table, files=files) == "split files" and rule(table, "paper", spec, facts={"split_files": files}) == "split files" and rule(table, "sound", spec, facts={"split_files": files}) == "by patient"
-    with pytest.raises(InputError, match="no column holds ids"): split_from_files(table.assign(id=table.id + "x", image="z/x" + table.image), files)
+    assert rule(table, files=files) == "split files" and rule(table, "paper", spec,
+                                                              facts={"split_files": files}) == "split files" and rule(table, "sound", spec,
+                                                                      facts={"split_files": files}) == "by patient"
+    with pytest.raises(InputError, match="no column holds ids"):
+        split_from_files(table.assign(id=table.id + "x", image="z/x" + table.image), files)
 
 
 def test_a_split_with_valid_but_no_test_is_evaluated_on_valid(shared):

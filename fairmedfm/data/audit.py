@@ -37,11 +37,13 @@ def group_counts(samples:pd.DataFrame, attributes) -> pd.DataFrame:
     if not frames: return pd.DataFrame(columns=["attribute", "split", "group", "rows", "patients"])
     table = pd.concat(frames, ignore_index=True)
     order = table["split"].map({"train": 0, "valid": 1, "test": 2}).fillna(3)
-    return table.assign(o=order).sort_values(["attribute", "o"], kind="stable", key=lambda c: c if c.name == "o" else c.map({a: i for i, a in enumerate(attributes)}))[["attribute", *[c for c in table if c != "attribute"]]].reset_index(drop=True)
+    table = table.assign(a=table["attribute"].map({a: i for i, a in enumerate(attributes)}), s=order).sort_values(["a", "s"], kind="stable")
+    return table[["attribute", *[c for c in table if c not in ("attribute", "a", "s")]]].reset_index(drop=True)
 
 # %% ../../nbs/13_data.audit.ipynb #c012
 def cramers_v(table:np.ndarray) -> tuple[float, float]:
-    "Bias-corrected Cramér's V of a table of counts, and the p-value of Pearson's chi-square test; NaN when a row or column is all there is."
+    """Bias-corrected Cramér's V of a table of counts, and the p-value of Pearson's chi-square test; NaN when a row or column is all there
+    is."""
     from scipy.stats import chi2
     t = np.asarray(table, float)
     t = t[t.sum(1) > 0][:, t.sum(0) > 0]
@@ -60,7 +62,8 @@ def _auc(score, positive) -> float:
     return float((order[positive].sum() - n1*(n1 + 1)/2)/(n1*n0)) if n1 and n0 else float("nan")
 
 def associations(samples:pd.DataFrame, attributes) -> pd.DataFrame:
-    "One row per attribute: `cramers_v`, `auc` (binary labels; of the group's prevalence, or of the number itself) and `p`, over patients with a group."
+    """One row per attribute: `cramers_v`, `auc` (binary labels; of the group's prevalence, or of the number itself) and `p`, over patients
+    with a group."""
     rows = []
     for a in attributes:
         numeric = pd.api.types.is_numeric_dtype(samples[a])
@@ -69,14 +72,17 @@ def associations(samples:pd.DataFrame, attributes) -> pd.DataFrame:
         v, p = cramers_v(pd.crosstab(value, people["label"]).to_numpy()) if len(people) else (np.nan, np.nan)
         binary = set(people["label"].unique()) <= {0, 1}
         positive = people["label"].to_numpy() == 1
-        auc = _auc(people[a] if numeric else people["label"].groupby(value).transform("mean"), positive) if binary and len(people) else np.nan
+        guess = people[a] if numeric or not binary else people["label"].groupby(value).transform("mean")
+        auc = _auc(guess, positive) if binary and len(people) else np.nan
         rows.append({"attribute": a, "patients": len(people), "cramers_v": v, "auc": max(auc, 1 - auc), "p": p})
     return pd.DataFrame(rows, columns=["attribute", "patients", "cramers_v", "auc", "p"])
 
 # %% ../../nbs/13_data.audit.ipynb #c021
 def _digest(path:Path, key:str|None, head:bool=False) -> str:
     h = hashlib.sha256()
-    if key is not None: array = read_container(path, key).array; h.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    if key is not None:
+        array = read_container(path, key).array
+        h.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     elif path.is_dir(): h.update("".join(sorted(_digest(p, None) for p in path.rglob("*") if p.is_file())).encode())
     else:
         with open(path, "rb") as f:
@@ -85,7 +91,9 @@ def _digest(path:Path, key:str|None, head:bool=False) -> str:
                 if head: break
     return h.hexdigest()
 
-def _size(path:Path, key): return -1 if key is not None else sum(p.stat().st_size for p in path.rglob("*") if p.is_file()) if path.is_dir() else path.stat().st_size
+def _size(path:Path, key):
+    if key is not None: return -1
+    return sum(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
 
 def twins(data:Dataset, quiet:bool=False) -> pd.DataFrame:
     "The rows whose images hold the same bytes as another row's: `twin` (a number per set), `id`, `patient`, `split`, and `label`."
@@ -99,7 +107,8 @@ def twins(data:Dataset, quiet:bool=False) -> pd.DataFrame:
     marks = samples["image"].map(lambda c: str(mark[c]))
     same = marks.duplicated(keep=False)
     columns = [c for c in ("id", "patient", "split", "label") if c in samples]
-    return samples.loc[same, columns].assign(twin=pd.factorize(marks[same])[0] + 1)[["twin", *columns]].sort_values("twin", kind="stable").reset_index(drop=True)
+    found = samples.loc[same, columns].assign(twin=pd.factorize(marks[same])[0] + 1)[["twin", *columns]]
+    return found.sort_values("twin", kind="stable").reset_index(drop=True)
 
 # %% ../../nbs/13_data.audit.ipynb #c025
 @dataclass(repr=False)
@@ -116,17 +125,23 @@ class Audit:
     def ok(self) -> bool: return not self.problems
     def to_markdown(self) -> str:
         parts = [f"# Audit of {self.name}", "\n".join(f"- {p}" for p in self.problems) or "Nothing to object to."]
-        tables = {"Counts": self.counts, "Missing": self.missing, "Does the attribute give the label away?": self.associations, "Patients in several splits": self.leaks.reset_index().head(20)}
+        tables = {"Counts": self.counts, "Missing": self.missing, "Does the attribute give the label away?": self.associations,
+                  "Patients in several splits": self.leaks.reset_index().head(20)}
         if self.twins is not None: tables["Images with the same bytes"] = self.twins.head(20)
         return "\n\n".join(parts + [f"## {title}\n\n{_pipe_table(t)}" for title, t in tables.items() if len(t)]) + "\n"
     def to_dict(self) -> dict:
-        return {"name": self.name, "problems": self.problems} | {k: getattr(self, k).reset_index().astype(object).where(lambda d: d.notna(), None).to_dict("records") for k in ("counts", "missing", "associations", "leaks")}
+        def records(t): return t.reset_index().astype(object).where(lambda d: d.notna(), None).to_dict("records")
+        return {"name": self.name, "problems": self.problems, "counts": records(self.counts), "missing": records(self.missing),
+                "associations": records(self.associations), "leaks": records(self.leaks)}
     def __repr__(self): return "\n".join([f"Audit of {self.name}: {plural(len(self.problems), 'problem')}", *self.problems])
     def _repr_markdown_(self): return self.to_markdown()
     def plot(self): return plot_counts(self.counts)
 
 def _pipe_table(table:pd.DataFrame) -> str:
-    def cell(v): return "" if v is None or v != v else f"{v:.3g}" if isinstance(v, float) else f"{v:,}" if isinstance(v, (int, np.integer)) else str(v).replace("|", "\\|")
+    def cell(v):
+        if v is None or v != v: return ""
+        if isinstance(v, float): return f"{v:.3g}"
+        return f"{v:,}" if isinstance(v, (int, np.integer)) else str(v).replace("|", "\\|")
     rows = [list(table.columns), ["---"]*len(table.columns), *table.itertuples(index=False)]
     return "\n".join("| " + " | ".join(map(cell, r)) + " |" for r in rows)
 
@@ -165,7 +180,8 @@ def _leak_sentences(found:Audit, samples):
         yield f"{plural(len(crossing), 'patient')} in {splits} (such as {some(crossing, 3)})"
     if found.twins is None or not len(found.twins): return
     sets = found.twins.groupby("twin")
-    yield f"{plural(sets.ngroups, 'set')} of images with the same bytes ({plural(len(found.twins), 'row')}, such as {some(found.twins['id'], 2)})"
+    rows = f"{plural(len(found.twins), 'row')}, such as {some(found.twins['id'], 2)}"
+    yield f"{plural(sets.ngroups, 'set')} of images with the same bytes ({rows})"
     for column, what in (("split", "in different splits"), ("label", "with different labels"), ("patient", "under different patients")):
         if column in found.twins and (n := int((sets[column].nunique() > 1).sum())): yield f"{plural(n, 'set')} of the same bytes {what}"
 
@@ -178,7 +194,9 @@ def _group_sentences(counts, smallest:int):
 
 def _attribute_sentences(found:Audit, strong:float):
     for _, r in found.associations.iterrows():
-        if r["cramers_v"] >= strong and r["p"] < .01: yield f"{r['attribute']} predicts the label (Cramér's V {r['cramers_v']:.2f}" + (f", AUC {r['auc']:.2f})" if r["auc"] == r["auc"] else ")")
+        if r["cramers_v"] >= strong and r["p"] < .01:
+            auc = f", AUC {r['auc']:.2f}" if r["auc"] == r["auc"] else ""
+            yield f"{r['attribute']} predicts the label (Cramér's V {r['cramers_v']:.2f}{auc})"
     for _, r in found.missing.iterrows():
         if r["share"] > .05: yield f"{r['attribute']} is missing in {r['missing']:,} rows ({r['share']:.0%}); they are in no group"
 
@@ -191,14 +209,17 @@ def audit(
     strong:float=0.3, # Cramér's V from which an attribute is said to give the label away
     quiet:bool=True,
 ) -> Audit:
-    "Counts per split, group and label; leaks of patients and (with `files`) of image bytes; small groups; attributes that predict the label; what is missing."
+    """Counts per split, group and label; leaks of patients and (with `files`) of image bytes; small groups; attributes that predict the
+    label; what is missing."""
     samples = data.samples
     for a in attributes or ():
         if a not in samples or a in FIRST_COLUMNS: raise unknown_name("attribute", a, data.attributes)
     chosen = list(_sensible(data) if attributes is None else attributes)
     words = [a for a in chosen if samples[a].nunique() <= 30]
-    missing = pd.DataFrame([{"attribute": a, "missing": int(samples[a].isna().sum()), "share": float(samples[a].isna().mean())} for a in chosen], columns=["attribute", "missing", "share"])
-    found = Audit(data.name, group_counts(samples, words), missing, associations(samples, chosen) if "label" in samples else associations(samples.head(0).assign(label=0), []),
+    missing = pd.DataFrame([{"attribute": a, "missing": int(samples[a].isna().sum()), "share": float(samples[a].isna().mean())}
+                            for a in chosen], columns=["attribute", "missing", "share"])
+    linked = associations(samples, chosen) if "label" in samples else associations(samples.head(0).assign(label=0), [])
+    found = Audit(data.name, group_counts(samples, words), missing, linked,
                   leaks(samples), twins(data, quiet) if files else None)
     found.problems = [*_leak_sentences(found, samples), *_group_sentences(found.counts, smallest), *_attribute_sentences(found, strong)]
     return found

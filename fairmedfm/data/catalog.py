@@ -39,8 +39,10 @@ DATASETS = Registry("dataset", [CXP, MIMIC_CXR, HAM10000, FAIRVLMED10K, GF3300, 
                                 HAM10000_SEG, TUSC, FAIRSEG, MONTGOMERY, KITS23, CANDI, IRCADB, SPIDER, *PHANTOM_SPECS])
 
 def datasets_table(task:str|None=None) -> pd.DataFrame:
-    "One row per dataset, for `fairmedfm datasets`: task, modality, dimensions, attributes, what a score speaks for, size, licence, how to get it."
-    rows = [{"name": s.name, "task": s.task, "modality": s.modality, "dims": s.dims, "attributes": ", ".join(s.attributes), "label": s.label, "size": s.size, "licence": s.licence, "access": s.access}
+    """One row per dataset, for `fairmedfm datasets`: task, modality, dimensions, attributes, what a score speaks for, size, licence, how
+    to get it."""
+    rows = [{"name": s.name, "task": s.task, "modality": s.modality, "dims": s.dims, "attributes": ", ".join(s.attributes),
+             "label": s.label, "size": s.size, "licence": s.licence, "access": s.access}
             for s in DATASETS.values() if task in (None, s.task)]
     if not rows: raise unknown_name("task", task, ["cls", "seg"])
     return pd.DataFrame(rows)
@@ -54,7 +56,8 @@ def prepare_dataset(
     quiet:bool=False,
     again:bool=False, # prepare even if it is finished
 ) -> Dataset:
-    "A release as a checked table in `out` (`samples.csv`, `samples.json`, `audit.md`). What is finished is read; what was interrupted goes on."
+    """A release as a checked table in `out` (`samples.csv`, `samples.json`, `audit.md`). What is finished is read; what was interrupted
+    goes on."""
     spec = DATASETS[name]
     out = Path(data_root)/spec.name if out is None else Path(out)
     data = prepare_spec(spec, None if spec in PHANTOM_SPECS else raw, out, quiet, again)
@@ -62,7 +65,8 @@ def prepare_dataset(
     return data
 
 def audit_of(data:Dataset, most_files:int=20_000, quiet:bool=True) -> Audit:
-    "The audit of a dataset under its own or the default split; images are compared byte by byte when there are not more than `most_files` (a tenth of it for arrays in containers, which have to be read)."
+    """The audit of a dataset under its own or the default split; images are compared byte by byte when there are not more than
+    `most_files` (a tenth of it for arrays in containers, which have to be read)."""
     if data.samples["image"].str.contains("::", regex=False).any(): most_files //= 10
     try: data = make_splits(replace(data, notes=type(data.notes)()))
     except InputError: pass                                   # too few patients to split: the audit says that there is no split
@@ -77,7 +81,8 @@ def _published_layout(folder:Path) -> Path|None:
     return table if {"imagePath", "labelPath"} <= columns else None
 
 def split_files(folder) -> dict[str, str]:
-    "The published split files of a dataset's folder, `{'train': …, 'test': …}`: `split/new_train.csv` or `split/train.csv`, and the test file."
+    """The published split files of a dataset's folder, `{'train': …, 'test': …}`: `split/new_train.csv` or `split/train.csv`, and the test
+    file."""
     found = {}
     for name in ("train", "test"):
         path = next((p for p in (Path(folder)/"split"/f"new_{name}.csv", Path(folder)/"split"/f"{name}.csv") if p.is_file()), None)
@@ -91,7 +96,9 @@ def _named(spec:DatasetSpec, data_root:Path, quiet:bool) -> Dataset:
     if spec in PHANTOM_SPECS: return prepare_spec(spec, None, folder, quiet)
     if is_finished(folder): data = replace(read_samples(folder), spec=spec)
     elif folder.is_dir(): data = _unprepared(spec, folder, quiet)
-    else: raise InputError(f"{spec.name} is not in {folder}. {spec.access[:1].upper()}{spec.access[1:]}; then run: fairmedfm prepare {spec.name} --raw FOLDER --out {folder}")
+    else:
+        raise InputError(f"{spec.name} is not in {folder}. {spec.access[:1].upper()}{spec.access[1:]}; then run: fairmedfm prepare "
+                         f"{spec.name} --raw FOLDER --out {folder}")
     return replace(data, facts=data.facts | {"split_files": split_files(folder)})
 
 def _unprepared(spec, folder:Path, quiet:bool) -> Dataset:
@@ -110,19 +117,24 @@ def load_dataset(
     quiet:bool=True,
 ) -> Dataset:
     "The dataset: a checked Samples table with its folders, its facts, and its row of the catalogue if it has one."
-    options = dict(image_column=image_column, label_column=label_column, mask_column=mask_column, patient_column=patient_column, split_column=split_column, id_column=id_column,
+    options = dict(image_column=image_column, label_column=label_column, mask_column=mask_column, patient_column=patient_column,
+                   split_column=split_column, id_column=id_column,
                    attributes=attributes, pos_label=pos_label, root=image_root)
     given = {k: v for k, v in options.items() if v is not None}
     if str(name) in DATASETS and not Path(name).is_file():
-        if given: raise InputError(f"{', '.join(f'--{k}' for k in given).replace('--root', '--image_root')}: these options are for a table of your own, {name} has its columns")
+        if given:
+            raise InputError(f"{', '.join(f'--{k}' for k in given).replace('--root', '--image_root')}: these options are for a table of "
+                             f"your own, {name} has its columns")
         return _named(DATASETS[str(name)], Path(data_root), quiet)
     path = Path(name)
     if path.is_dir(): path = next((path/n for n in ("samples.csv", "metadata.csv") if (path/n).is_file()), path/"samples.csv")
     if not path.is_file():
-        if path.suffix or len(path.parts) > 1: raise InputError(f"there is no table {path}; --dataset takes a table of your own or one of the names that fairmedfm datasets lists")
+        if path.suffix or len(path.parts) > 1:
+            raise InputError(f"there is no table {path}; --dataset takes a table of your own, or a name that fairmedfm datasets lists")
         raise unknown_name("dataset", str(name), DATASETS)
     prepared = path.name == "samples.csv" and (path.parent/"samples.json").is_file()
-    if given or not prepared: return from_table(path, **({"root": read_samples(path).roots} if prepared and image_root is None else {}) | given)
+    if given or not prepared:
+        return from_table(path, **({"root": read_samples(path).roots} if prepared and image_root is None else {}) | given)
     data = read_samples(path)
     if not is_finished(path.parent): data.notes.add(f"{path} was changed after it was prepared")
     return replace(data, spec=DATASETS[data.facts["name"]]) if data.facts.get("name") in DATASETS else data
@@ -140,12 +152,17 @@ class Bundle:
     folder: str = "data"        # the folder it is unpacked into; the archive brings a folder of its own
     aliases: tuple[str, ...] = ()
 
-_HOSTS = ("https://object-arbutus.alliancecan.ca/swift/v1/86581f3bb67c4c04bbccbcb839de730a/rjin", "https://object-arbutus.cloud.computecanada.ca/rjin")
+_HOSTS = ("https://object-arbutus.alliancecan.ca/swift/v1/86581f3bb67c4c04bbccbcb839de730a/rjin",
+          "https://object-arbutus.cloud.computecanada.ca/rjin")
 BUNDLES = Registry("bundle", [
     Bundle("HAM10000", tuple(f"{h}/HAM10000.zip" for h in _HOSTS), "images and split files of HAM10000", "CC BY-NC 4.0"),
-    Bundle("PAPILA", tuple(f"{h}/PAPILA.zip" for h in _HOSTS), "images, clinical tables and split files of PAPILA", "CC BY 4.0", 589_491_638),
-    Bundle("TUSC", tuple(f"{h}/{p}TUSC.zip" for h in _HOSTS for p in ("FairMedFM/", "")), "860 frames with masks of TUSC", "Stanford research agreement", 139_307_660),
-    Bundle("pretrained", tuple(f"{h}/pretrained.zip" for h in _HOSTS), "weights of MedCLIP, C2L, MoCo-CXR, LVM-Med, MedMAE, PubMedCLIP and SAM", "each model's own", 6_610_529_563, folder=".", aliases=("weights",))])
+    Bundle("PAPILA", tuple(f"{h}/PAPILA.zip" for h in _HOSTS), "images, clinical tables and split files of PAPILA", "CC BY 4.0",
+           589_491_638),
+    Bundle("TUSC", tuple(f"{h}/{p}TUSC.zip" for h in _HOSTS for p in ("FairMedFM/", "")), "860 frames with masks of TUSC",
+           "Stanford research agreement", 139_307_660),
+    Bundle("pretrained", tuple(f"{h}/pretrained.zip" for h in _HOSTS),
+           "weights of MedCLIP, C2L, MoCo-CXR, LVM-Med, MedMAE, PubMedCLIP and SAM", "each model's own", 6_610_529_563, folder=".",
+           aliases=("weights",))])
 
 # %% ../../nbs/19_data.catalog.ipynb #c030
 def sha256_of(path) -> str:
@@ -162,7 +179,8 @@ def _stream(url:str, part:Path, timeout:float, quiet:bool) -> bool:
     except (OSError, ValueError): known = {}
     have = part.stat().st_size if part.exists() and known.get("url") == url and known.get("mark") else 0
     if have and known.get("total") == have: return True
-    headers = {"User-Agent": "fairmedfm", "Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-", "If-Range": known["mark"]} if have else {})
+    headers = {"User-Agent": "fairmedfm", "Accept-Encoding": "identity"}
+    if have: headers |= {"Range": f"bytes={have}-", "If-Range": known["mark"]}
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as answer:
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"): have = 0
         length = answer.headers.get("Content-Length")
@@ -198,11 +216,15 @@ def fetch(
             if _stream(url, part, timeout, quiet): break
             reason = "the connection ended early"
         except urllib.error.HTTPError as e:
-            if e.code < 500 and e.code not in (408, 429): raise InputError(f"{url}: the server says {e.code} {e.reason}; open the address in a browser, it may have moved or need a login") from None
+            if e.code < 500 and e.code not in (408, 429):
+                raise InputError(f"{url}: the server says {e.code} {e.reason}; open the address in a browser, "
+                                 "it may have moved or need a login") from None
             reason = f"the server says {e.code} {e.reason}"
         except (OSError, http.client.HTTPException) as e: reason = str(getattr(e, "reason", e)) or type(e).__name__
         failed = 0 if part.exists() and part.stat().st_size > before else failed + 1
-        if failed >= tries: raise InputError(f"{url} could not be fetched ({reason}); {plural(part.stat().st_size if part.exists() else 0, 'byte')} are kept, run the same command again to go on")
+        if failed >= tries:
+            raise InputError(f"{url} could not be fetched ({reason}); {plural(part.stat().st_size if part.exists() else 0, 'byte')} are "
+                             "kept, run the same command again to go on")
         time.sleep(wait*2**max(0, failed - 1) if failed else 0)
     if sha256 is not None and (got := sha256_of(part)) != sha256.lower():
         part.unlink()
@@ -226,7 +248,8 @@ def unpack(archive, out, quiet:bool=False) -> list[str]:
             try:
                 with atomic_path(target) as tmp, file.open(m) as source, open(tmp, "wb") as f:
                     for block in iter(lambda: source.read(1 << 20), b""): f.write(block)
-            except (zipfile.BadZipFile, EOFError, RuntimeError) as e: raise InputError(f"{archive}: {m.filename} is damaged ({e}); remove the archive and fetch it again") from None
+            except (zipfile.BadZipFile, EOFError, RuntimeError) as e:
+                raise InputError(f"{archive}: {m.filename} is damaged ({e}); remove the archive and fetch it again") from None
     return sorted({n.split("/")[0] for n in names.values()})
 
 # %% ../../nbs/19_data.catalog.ipynb #c044
@@ -253,7 +276,8 @@ def download(
     top = unpack(archive, out, quiet)
     write_text(done, json.dumps(facts | {"top": top}, indent=1) + "\n")
     if not keep: archive.unlink()
-    if bundle.size not in (None, facts["bytes"]) and not quiet: print(f"{bundle.name}: {facts['bytes']:,} bytes arrived, the published size was {bundle.size:,}; the authors may have replaced it")
+    if bundle.size not in (None, facts["bytes"]) and not quiet:
+        print(f"{bundle.name}: {facts['bytes']:,} bytes arrived, the published size was {bundle.size:,}; the authors may have replaced it")
     return _home(out, top)
 
 def _home(out:Path, top) -> Path: return out/top[0] if len(top) == 1 else out

@@ -39,7 +39,8 @@ def as_text(value) -> str|None:
     "A cell as stripped text, `None` when it is empty; a whole number loses its `.0`."
     if value is None or value is pd.NA or value is pd.NaT: return None
     if isinstance(value, (bool, np.bool_)): return str(int(value))
-    if isinstance(value, (float, np.floating)): return None if value != value else (str(int(value)) if float(value).is_integer() else repr(float(value)))
+    if isinstance(value, (float, np.floating)):
+        return None if value != value else (str(int(value)) if float(value).is_integer() else repr(float(value)))
     return str(value).strip() or None
 
 def text_column(values) -> pd.Series:
@@ -48,7 +49,8 @@ def text_column(values) -> pd.Series:
     return pd.Series([as_text(v) for v in values], index=index, dtype=object)
 
 def code_column(values) -> pd.Series:
-    "`text_column` in which the text of a whole number loses its `.0` too: for codes and labels, which programs save as `1.0` when a cell is empty."
+    """`text_column` in which the text of a whole number loses its `.0` too: for codes and labels, which programs save as `1.0` when a cell
+    is empty."""
     text = text_column(values)
     return text.str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True) if text.notna().any() else text
 
@@ -63,7 +65,8 @@ def inside(path:str, where:str="") -> str:
     file, key = split_path(str(path).strip())
     clean = PurePosixPath(file if "/" in file or "\\" not in file else file.replace("\\", "/"))
     if clean.is_absolute() or re.match(r"^[A-Za-z]:", file) or ".." in clean.parts or not clean.parts:
-        raise InputError(f"{where + ': ' if where else ''}the path {file!r} leaves its folder; give paths relative to the table's folder, or name their common root with --image_root")
+        raise InputError(f"{where + ': ' if where else ''}the path {file!r} leaves its folder; give paths relative to the table's folder, "
+                         "or name their common root with --image_root")
     return clean.as_posix() + (f"::{key}" if key else "")
 
 def locate(path:str, roots) -> Path:
@@ -75,7 +78,8 @@ def locate(path:str, roots) -> Path:
 
 # %% ../../nbs/10_data.core.ipynb #c015
 class PrepareLog:
-    "What a preparation read, dropped (how many and why), set to missing and assumed; `made` is the folder for files it makes, `facts` goes into samples.json."
+    """What a preparation read, dropped (how many and why), set to missing and assumed; `made` is the folder for files it makes, `facts`
+    goes into samples.json."""
     def __init__(self, made=None, quiet:bool=False):
         self.made, self.quiet = (None if made is None else Path(made)), quiet
         self.steps, self.unknown_words, self.notes, self.facts = [], {}, Notes(), {}
@@ -109,8 +113,9 @@ class PrepareLog:
 
 # %% ../../nbs/10_data.core.ipynb #c022
 def map_values(values, mapping:Mapping, column:str, log:PrepareLog, where:str="") -> pd.Series:
-    """`values` through `mapping` (raw code → word). Keys compare as text (`1`, `1.0`, `"1"` and `"1.0"` are one code). A code mapped to `None`
-    means unknown: it becomes missing and is counted in `log`. Empty cells stay missing. An unmapped code is an error that lists it."""
+    """`values` through `mapping` (raw code → word). Keys compare as text (`1`, `1.0`, `"1"` and `"1.0"` are one code). A code mapped
+    to `None` means unknown: it becomes missing and is counted in `log`. Empty cells stay missing. An unmapped code is an error
+    that lists it."""
     table = {as_text(k): v for k, v in mapping.items()}
     text = text_column(values)
     text = text.where(text.isin(list(table)), code_column(text))
@@ -118,7 +123,8 @@ def map_values(values, mapping:Mapping, column:str, log:PrepareLog, where:str=""
     strange = [v for v in counts.index if v not in table]
     if strange:
         listed = some([f"{v} ({plural(int(counts[v]), 'row')})" for v in strange], 20).replace("'", "")
-        raise InputError(f"{where or 'the release'}: column {column!r} holds values that no map knows: {listed}; known are {some(table, 30)}; "
+        raise InputError(f"{where or 'the release'}: column {column!r} holds values that no map knows: {listed}; known are "
+                         f"{some(table, 30)}; "
                          "add each one to the map, or map it to None if it means unknown")
     for v in counts.index:
         if table[v] is None: log.unknown(column, v, counts[v])
@@ -149,7 +155,8 @@ def map_numbers(
         parsed[v] = x
     if bad:
         limits = "" if np.isinf(low) and np.isinf(high) else f" from {low:g} to {high:g}"
-        raise InputError(f"{where or 'the release'}: column {column!r} holds what is no number{limits}: {some(bad, 20)}; mend the file or say which words mean unknown")
+        raise InputError(f"{where or 'the release'}: column {column!r} holds what is no number{limits}: {some(bad, 20)}; mend the file or "
+                         "say which words mean unknown")
     log.unknown(column, "(empty)", text.isna().sum())
     return pd.Series([np.nan if v is None else parsed[v] for v in text], index=text.index, dtype="float64")
 
@@ -174,7 +181,8 @@ def find_file(raw, *patterns:str, what:str="file") -> Path:
     raw = Path(raw)
     if not raw.is_dir(): raise InputError(f"the folder {raw} does not exist; --raw has to be the folder of the unpacked release")
     for pattern in patterns:
-        found = sorted((p for p in raw.glob(pattern) if not any(part.startswith(".") for part in p.relative_to(raw).parts)), key=lambda p: (len(p.parts), p.as_posix()))
+        found = sorted((p for p in raw.glob(pattern) if not any(part.startswith(".") for part in p.relative_to(raw).parts)),
+                       key=lambda p: (len(p.parts), p.as_posix()))
         if found: return found[0]
     raise InputError(f"{raw} holds no {what}: looked for {' or '.join(patterns)}; give the folder of the unpacked release")
 
@@ -238,20 +246,22 @@ class DatasetSpec:
     read: Mapping = field(default_factory=dict)        # keywords of `read_image`: window, percentiles, n_slices …
     paper_read: Mapping = field(default_factory=dict)  # the same under the published protocol
     paper_norm: tuple = CLIP_NORM               # dataset-wise (mean, std) of the published protocol
-    paper_split: str = "ids"                    # "ids": the published image-level rule; "files": published split files are needed; "none": every row is test
+    paper_split: str = "ids"                    # "ids": the published image-level rule; "files": published files; "none": all test
     paper_attributes: Mapping = field(default_factory=lambda: {"age": "age_group"})  # attribute → its published binarisation
     structures: Mapping = field(default_factory=dict)  # mask value of each named structure: {"kidney": 1, "tumor": 2}
     pos_class: int|str|None = None              # the mask value or structure taken by default
     url: str = ""                               # the release's page
-    version: str = "1"                          # changes when `prepare` gives another table: what was prepared before is then prepared again
+    version: str = "1"                          # changes when `prepare` gives another table, which is then made again
     notes: tuple[str, ...] = ()                 # what a reader of any result has to know
 
     @property
     def positive(self) -> str: return self.class_names[1] if len(self.class_names) > 1 else self.class_names[0]
-    def read_options(self, protocol:str="sound") -> dict: return dict(self.paper_read if protocol == "paper" and self.paper_read else self.read)
+    def read_options(self, protocol:str="sound") -> dict:
+        return dict(self.paper_read if protocol == "paper" and self.paper_read else self.read)
 
 # %% ../../nbs/10_data.core.ipynb #c049
-SPLIT_WORDS = {w: name for name, words in {"train": "train training trn", "valid": "valid validation validate val dev tune", "test": "test testing tst"}.items() for w in words.split()}
+SPLIT_WORDS = {w: name for name, words in {"train": "train training trn", "valid": "valid validation validate val dev tune",
+                                           "test": "test testing tst"}.items() for w in words.split()}
 FIRST_COLUMNS = ("id", "patient", "split", "image", "label", "mask")
 
 def _row(text:pd.Series, where, table:str, ids=None) -> str:
@@ -262,17 +272,24 @@ def check_splits(values, table:str="the table") -> pd.Series:
     "Words for the splits as `train`, `valid`, `test`; missing stays missing."
     text = text_column(values)
     strange = sorted({v for v in text.dropna() if v.lower() not in SPLIT_WORDS})
-    if strange: raise InputError(f"{table}: column 'split' holds {some(strange)}; use train, valid and test (or leave it empty and let the split be made)")
+    if strange:
+        raise InputError(f"{table}: column 'split' holds {some(strange)}; use train, valid and test (or leave it empty and let the split "
+                         "be made)")
     return pd.Series([None if v is None else SPLIT_WORDS[v.lower()] for v in text], index=text.index, dtype=object)
 
 # %% ../../nbs/10_data.core.ipynb #c053
 def check_labels(values, table:str="the table", ids=None, most:int=100) -> pd.Series:
-    "Labels as int64 when all are 0 or 1 (also `0.0`, `\"1\"`, booleans), else as text; a missing one is an error, more than `most` classes too."
+    """Labels as int64 when all are 0 or 1 (also `0.0`, `"1"`, booleans), else as text; a missing one is an error, more than `most` classes
+    too."""
     text = code_column(values)
-    if text.isna().any(): raise InputError(f"{_row(text, text.isna(), table, ids)} has no label ({plural(int(text.isna().sum()), 'row')} in all); drop those rows or fill the column")
+    if text.isna().any():
+        raise InputError(f"{_row(text, text.isna(), table, ids)} has no label ({plural(int(text.isna().sum()), 'row')} in all); drop "
+                         "those rows or fill the column")
     classes = set(text)
     if classes <= {"0", "1"}: return text.astype("int64")
-    if len(classes) > most: raise InputError(f"{table}: the label has {len(classes)} different values ({some(sorted(classes), 3)}); a class label is needed, name it with --label_column")
+    if len(classes) > most:
+        raise InputError(f"{table}: the label has {len(classes)} different values ({some(sorted(classes), 3)}); a class label is needed, "
+                         "name it with --label_column")
     return text
 
 # %% ../../nbs/10_data.core.ipynb #c056
@@ -289,15 +306,18 @@ def check_samples(
     "The typed Samples table (a copy, columns in their order), or an error that names the column, the row and the remedy."
     check_columns(frame, ("id", "image"), table)
     check_columns(frame, [c for c in frame.columns if c in FIRST_COLUMNS], table)
-    if not {"label", "mask"} & set(frame.columns): raise InputError(f"{table} has neither a column 'label' nor a column 'mask'; one of them is needed")
+    if not {"label", "mask"} & set(frame.columns):
+        raise InputError(f"{table} has neither a column 'label' nor a column 'mask'; one of them is needed")
     if not len(frame): raise InputError(f"{table} has no rows")
     frame, out = frame.reset_index(drop=True), {}
     ids = out["id"] = text_column(frame["id"])
     if ids.isna().any(): raise InputError(f"{_row(ids, ids.isna(), table)} has no id; every row needs one of its own")
-    if ids.duplicated().any(): raise InputError(f"{_row(ids, ids.duplicated(), table)} repeats the id {ids[ids.duplicated()].iloc[0]!r}; ids have to be unique")
+    if ids.duplicated().any():
+        raise InputError(f"{_row(ids, ids.duplicated(), table)} repeats the id {ids[ids.duplicated()].iloc[0]!r}; ids have to be unique")
     patient = text_column(frame["patient"]) if "patient" in frame else pd.Series([None]*len(ids), dtype=object)
     if patient.isna().any() and notes is not None:
-        notes.add(f"{table}: {plural(int(patient.isna().sum()), 'row')} of {len(ids):,} without a patient; each such row counts as a patient of its own")
+        notes.add(f"{table}: {plural(int(patient.isna().sum()), 'row')} of {len(ids):,} without a patient; each such row counts as a "
+                  "patient of its own")
     out["patient"] = patient.where(patient.notna(), ids)
     out["split"] = check_splits(frame["split"] if "split" in frame else [None]*len(ids), table)
     for column in ("image", "mask"):
@@ -313,7 +333,9 @@ def _paths(values, column:str, table:str, ids, roots) -> pd.Series:
     if roots:
         seen = {f: any((Path(r)/f).exists() for r in roots) for f in {split_path(v)[0] for v in text}}
         gone = text.map(lambda v: not seen[split_path(v)[0]])
-        if gone.any(): raise InputError(f"{_row(text, gone, table, ids)}: the {column} {text[gone].iloc[0]} does not exist ({plural(int(gone.sum()), 'file')} missing) below {' or '.join(map(str, roots))}")
+        if gone.any():
+            raise InputError(f"{_row(text, gone, table, ids)}: the {column} {text[gone].iloc[0]} does not exist "
+                             f"({plural(int(gone.sum()), 'file')} missing) below {' or '.join(map(str, roots))}")
     return text
 
 # %% ../../nbs/10_data.core.ipynb #c062
@@ -331,17 +353,22 @@ class Dataset:
     @property
     def name(self) -> str: return self.facts.get("name") or (self.spec.name if self.spec else "own data")
     @property
-    def task(self) -> str: return "seg" if "mask" in self.samples and "label" not in self.samples else (self.spec.task if self.spec else "cls")
+    def task(self) -> str:
+        return "seg" if "mask" in self.samples and "label" not in self.samples else (self.spec.task if self.spec else "cls")
     @property
-    def attributes(self) -> list[str]: return [a for a in self.facts.get("attributes", ()) if a in self.samples] or [c for c in self.samples if c not in FIRST_COLUMNS]
+    def attributes(self) -> list[str]:
+        return [a for a in self.facts.get("attributes", ()) if a in self.samples] or [c for c in self.samples if c not in FIRST_COLUMNS]
     @property
-    def class_names(self) -> tuple[str, ...]: return tuple(self.facts.get("class_names") or (self.spec.class_names if self.spec else ("negative", "positive")))
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(self.facts.get("class_names") or (self.spec.class_names if self.spec else ("negative", "positive")))
     @property
     def y(self) -> np.ndarray:
         "The label of each row as the number of its class (its place in `class_names`)."
         label = self.samples["label"]
         return label.to_numpy(np.int64) if pd.api.types.is_numeric_dtype(label) else np.array([self.class_names.index(v) for v in label])
-    def __repr__(self): return f"{self.name}: {plural(len(self), 'row')}, {plural(self.samples.patient.nunique(), 'patient')}, attributes {', '.join(self.attributes) or 'none'}"
+    def __repr__(self):
+        patients = plural(self.samples.patient.nunique(), "patient")
+        return f"{self.name}: {plural(len(self), 'row')}, {patients}, attributes {', '.join(self.attributes) or 'none'}"
 
 # %% ../../nbs/10_data.core.ipynb #c065
 def csv_bytes(frame:pd.DataFrame) -> bytes:
@@ -353,7 +380,8 @@ def write_samples(samples:pd.DataFrame, out, facts:Mapping|None=None) -> Path:
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     data = csv_bytes(samples)
-    facts = dict(facts or {}) | {"rows": len(samples), "patients": int(samples.patient.nunique()), "sha256": hashlib.sha256(data).hexdigest()}
+    facts = dict(facts or {}) | {"rows": len(samples), "patients": int(samples.patient.nunique()),
+                                 "sha256": hashlib.sha256(data).hexdigest()}
     write_text(out/"samples.json", json.dumps(facts, indent=2, ensure_ascii=False, default=str) + "\n")
     with atomic_path(out/"samples.csv") as tmp: tmp.write_bytes(data)
     return out/"samples.csv"
@@ -402,13 +430,17 @@ def prepare_spec(
     quiet:bool=False, # no progress bar
     again:bool=False, # prepare even if it is finished
 ) -> Dataset:
-    "Prepare a release once: the checked table is written to `out`, with the counts of what was dropped and why. Finished before from the same release: it is read."
+    """Prepare a release once: the checked table is written to `out`, with the counts of what was dropped and why. Finished before from the
+    same release: it is read."""
     out = Path(out)
     roots = [] if raw is None else [_from(out, Path(raw))]
     if not again and is_finished(out):
         facts = json.loads((out/"samples.json").read_text(encoding="utf-8"))
-        if (facts.get("name"), facts.get("version"), facts.get("roots")) == (spec.name, spec.version, roots): return replace(read_samples(out), spec=spec)
-    if raw is not None and not Path(raw).is_dir(): raise InputError(f"the folder {raw} does not exist; --raw has to be the folder of the unpacked release of {spec.name}. {spec.access}")
+        if (facts.get("name"), facts.get("version"), facts.get("roots")) == (spec.name, spec.version, roots):
+            return replace(read_samples(out), spec=spec)
+    if raw is not None and not Path(raw).is_dir():
+        raise InputError(f"the folder {raw} does not exist; --raw has to be the folder of the unpacked release of {spec.name}. "
+                         f"{spec.access}")
     out.mkdir(parents=True, exist_ok=True)
     log = PrepareLog(out, quiet)
     frame = spec.prepare(None if raw is None else Path(raw), log)
@@ -416,10 +448,16 @@ def prepare_spec(
     for column in ("image", "mask"):
         if column not in frame or not len(frame): continue
         gone = ~there([inside(c, spec.name) for c in frame[column]], folders)
-        if gone.all(): raise InputError(f"none of the {len(frame):,} {column} files is below {raw} (the first would be {frame[column].iloc[0]}); is the release unpacked there?")
-        if gone.any(): log.note(f"{spec.name}: {plural(int(gone.sum()), 'row')} without its {column} file left out (the first is {frame[column][gone].iloc[0]})"); frame = log.drop(frame, gone, f"no {column} file")
+        if gone.all():
+            raise InputError(f"none of the {len(frame):,} {column} files is below {raw} (the first would be {frame[column].iloc[0]}); is "
+                             "the release unpacked there?")
+        if gone.any():
+            log.note(f"{spec.name}: {plural(int(gone.sum()), 'row')} without its {column} file left out (the first is "
+                     f"{frame[column][gone].iloc[0]})")
+            frame = log.drop(frame, gone, f"no {column} file")
     samples = check_samples(frame, spec.name, notes=log.notes)
-    facts = {"name": spec.name, "version": spec.version, "task": spec.task, "label": spec.label, "class_names": spec.class_names, "attributes": [a for a in spec.attributes if a in samples],
+    facts = {"name": spec.name, "version": spec.version, "task": spec.task, "label": spec.label, "class_names": spec.class_names,
+             "attributes": [a for a in spec.attributes if a in samples],
              "licence": spec.licence, "roots": roots, "log": log.to_dict(), **log.facts}
     write_samples(samples, out, facts)
     return replace(read_samples(out), spec=spec, notes=log.notes)
@@ -431,10 +469,12 @@ def _from(out:Path, raw:Path) -> str:
 
 # %% ../../nbs/10_data.core.ipynb #c080
 def attribute_column(data:Dataset, name:str, protocol:str="sound") -> str:
-    "The column that `name` (any case; sex and gender are one) stands for: the published binarisation under `paper`, age groups for an age in years, else itself."
+    """The column that `name` (any case; sex and gender are one) stands for: the published binarisation under `paper`, age groups for an
+    age in years, else itself."""
     columns = {str(c).lower(): c for c in data.samples.columns if c not in FIRST_COLUMNS}
     low = name.lower()
-    found = next((columns[k] for k in (low, {"sex": "gender", "gender": "sex"}.get(low), f"{low}_group", f"{low}binary") if k in columns), None)
+    found = next((columns[k] for k in (low, {"sex": "gender", "gender": "sex"}.get(low), f"{low}_group", f"{low}binary") if k in columns),
+                 None)
     if found is None: raise unknown_name("attribute", name, data.attributes)
     published = (data.spec.paper_attributes if data.spec else {"age": "age_group"}).get(found)
     if protocol == "paper" and published in data.samples: return published
@@ -444,38 +484,46 @@ def attribute_column(data:Dataset, name:str, protocol:str="sound") -> str:
 # %% ../../nbs/10_data.core.ipynb #c084
 ROLES = ("image", "mask", "label", "patient", "split", "id")
 CLUSTER_NAMES = ("lesion_id", "annot_id", "clip_id")  # what stands for a patient in releases that name none
-UNKNOWN_WORDS = ("unknown", "unk", "na", "n/a", "nan", "not available", "not reported", "not specified", "missing", "declined", "refused", "?")
+UNKNOWN_WORDS = ("unknown", "unk", "na", "n/a", "nan", "not available", "not reported", "not specified", "missing", "declined", "refused",
+                 "?")
 
 def _plain(name) -> str: return re.sub("[^a-z0-9]", "", str(name).lower())
 
 def find_roles(columns, given:Mapping|None=None) -> dict[str, str]:
-    """Which column is the `image`, `mask`, `label`, `patient`, `split`, `id`: the `given` name, else the one that `fairmedfm.tables.find_columns` finds (a single
-    `label_…` is the label). Roles without a column are absent; where several columns could be the image, the mask or the label, the error names the flag that decides."""
+    """Which column is the `image`, `mask`, `label`, `patient`, `split`, `id`: the `given` name, else the one that
+    `fairmedfm.tables.find_columns` finds (a single `label_…` is the label). Roles without a column are absent; where several columns
+    could be the image, the mask or the label, the error names the flag that decides."""
     columns, given = list(columns), {r: c for r, c in (given or {}).items() if c is not None}
     for role, name in given.items():
         if name not in columns: raise unknown_name(f"column for --{role}_column called", name, columns)
     found = find_columns([c for c in columns if c not in given.values()])
     roles = {r: c for r in ROLES if (c := getattr(found, r))} | given
     starts = [c for c in columns if str(c).lower().startswith("label_") and c not in (roles.get("mask"), given.get("label"))]
-    unclear = {r: c for r, c in found.choices.items() if r in ("image", "mask", "label") and r not in given} | ({"label": starts} if len(starts) > 1 and "label" not in given else {})
+    unclear = {r: c for r, c in found.choices.items() if r in ("image", "mask", "label") and r not in given}
+    if len(starts) > 1 and "label" not in given: unclear["label"] = starts
     for role, could in unclear.items():
-        if role != "label" or "mask" not in roles: raise InputError(f"the table has {len(could)} {role} columns ({some(could, 20)}); name one with --{role}_column")
-    if "patient" not in roles and (cluster := [c for c in columns if _plain(c) in map(_plain, CLUSTER_NAMES)]): roles["patient"] = cluster[0]
+        if role != "label" or "mask" not in roles:
+            raise InputError(f"the table has {len(could)} {role} columns ({some(could, 20)}); name one with --{role}_column")
+    if "patient" not in roles and (cluster := [c for c in columns if _plain(c) in map(_plain, CLUSTER_NAMES)]):
+        roles["patient"] = cluster[0]
     return {r: c for r, c in roles.items() if r != "id" or c != roles.get("image")}
 
 # %% ../../nbs/10_data.core.ipynb #c088
 NEGATIVE_WORDS = ("0", "no", "false", "negative", "normal", "benign", "healthy", "control", "absent")
 
 def code_labels(values, pos_label=None, column:str="label") -> tuple[pd.Series, tuple[str, ...]]:
-    "Two classes as 0/1 with the names of 0 and 1; more classes stay words with their sorted names. Raises when nothing says which of two is positive."
+    """Two classes as 0/1 with the names of 0 and 1; more classes stay words with their sorted names. Raises when nothing says which of two
+    is positive."""
     text = code_column(values)
     names = sorted(set(text.dropna()), key=lambda v: (not re.fullmatch(r"\d+", v), int(v) if re.fullmatch(r"\d+", v) else 0, v))
-    if pos_label is not None and as_text(pos_label) not in names: raise unknown_name(f"class in column {column!r}", as_text(pos_label), names)
+    if pos_label is not None and as_text(pos_label) not in names:
+        raise unknown_name(f"class in column {column!r}", as_text(pos_label), names)
     if pos_label is not None: names = [" or ".join(n for n in names if n != as_text(pos_label)) or f"not {pos_label}", as_text(pos_label)]
     elif len(names) > 2: return text, tuple(names)
     elif len(names) == 2:
         first = [n for n in names if n.lower() in NEGATIVE_WORDS]
-        if len(first) != 1: raise InputError(f"column {column!r} holds {names[0]!r} and {names[1]!r}; say which one the score stands for with pos_label")
+        if len(first) != 1:
+            raise InputError(f"column {column!r} holds {names[0]!r} and {names[1]!r}; say which one the score stands for with pos_label")
         names = [first[0], next(n for n in names if n != first[0])]
     else: raise InputError(f"column {column!r} holds only the class {some(names) or 'missing'}; a classifier needs two")
     return pd.Series([None if v is None else int(v == names[1]) for v in text], index=text.index, dtype=object), tuple(names)
@@ -498,7 +546,8 @@ def _relative(text:pd.Series, roots) -> pd.Series:
 
 # %% ../../nbs/10_data.core.ipynb #c094
 def read_any(path, notes:Notes|None=None) -> pd.DataFrame:
-    "Any table that `fairmedfm.tables` opens (Excel, Parquet, JSON, any delimiter and encoding), every cell as text exactly as written, `None` when empty."
+    """Any table that `fairmedfm.tables` opens (Excel, Parquet, JSON, any delimiter and encoding), every cell as text exactly as written,
+    `None` when empty."""
     table = open_table(path, notes=notes)
     frame = table.read(text=table.columns)
     return pd.DataFrame({c: text_column(frame[c]) for c in frame.columns})
@@ -515,12 +564,14 @@ def _pick_attributes(columns, given) -> list[str]:
 def _own_ids(frame, roles, log) -> pd.Series:
     if "id" in roles: log.note(f"column {roles['id']!r} repeats or is empty in places; the image paths are the ids")
     paths = text_column(frame["image"])
-    return paths if not paths.duplicated().any() else pd.Series([f"{p or 'row'}#{i + 1}" for i, p in enumerate(paths)], index=paths.index, dtype=object)
+    return paths if not paths.duplicated().any() else pd.Series([f"{p or 'row'}#{i + 1}" for i, p in enumerate(paths)], index=paths.index,
+                                                                dtype=object)
 
 # %% ../../nbs/10_data.core.ipynb #c098
 def from_table(
     path, # a table in any format that `fairmedfm.tables` reads
-    image_column=None, label_column=None, mask_column=None, patient_column=None, split_column=None, id_column=None, # `None`: found by common names
+    image_column=None, label_column=None, mask_column=None, # `None`: found by common names
+    patient_column=None, split_column=None, id_column=None,
     attributes=None, # columns that are sensitive attributes; `None`: found by common names
     pos_label=None, # the class that the score stands for, when the words do not say it
     root=None, # the folder of the images, or several; `None`: the table's folder
@@ -529,30 +580,36 @@ def from_table(
     """Your own data as a `Dataset`, no code needed. Rows without a label are dropped and counted; unknown words become missing and are
     counted; an age in years also gives `age_group`. Whatever was assumed stands in `notes`."""
     path, log = Path(path), PrepareLog()
-    table, roots = read_any(path, notes=log.notes), tuple(Path(r) for r in ((root or path.parent,) if isinstance(root, (str, Path, type(None))) else root))
+    table, one = read_any(path, notes=log.notes), isinstance(root, (str, Path, type(None)))
+    roots = tuple(Path(r) for r in ([root or path.parent] if one else root))
     given = dict(image=image_column, label=label_column, mask=mask_column, patient=patient_column, split=split_column, id=id_column)
     roles = find_roles(table.columns, given)
-    if "image" not in roles: raise InputError(f"{path.name} has no column of image paths (there are: {some(table.columns, 30)}); name it with --image_column")
+    if "image" not in roles:
+        raise InputError(f"{path.name} has no column of image paths (there are: {some(table.columns, 30)}); name it with --image_column")
     frame = pd.DataFrame({role: table[column] for role, column in roles.items()})
     log.count(f"rows in {path.name}", len(frame))
     facts = {"name": path.stem if path.stem != "metadata" else path.absolute().parent.name, "columns": roles}
     if "label" in roles:
         frame["label"], facts["class_names"] = code_labels(frame["label"], pos_label, roles["label"])
-        if facts["class_names"] == ("0", "1") and (finding := roles["label"].lower().removeprefix("label_").replace("_", " ")) != "label": facts["class_names"] = (f"no {finding}", finding)
+        if facts["class_names"] == ("0", "1") and (finding := roles["label"].lower().removeprefix("label_").replace("_", " ")) != "label":
+            facts["class_names"] = (f"no {finding}", finding)
         facts["label"] = " · ".join(f"{i} = {c}" for i, c in enumerate(facts["class_names"])) + f" (column {roles['label']})"
     others = [c for c in table.columns if c not in roles.values() and c not in FIRST_COLUMNS]
     facts["attributes"] = _pick_attributes(others, attributes)
     for c in others:
         frame[c] = _words(text_column(table[c]), c, log)
-        if c in facts["attributes"] and pd.api.types.is_numeric_dtype(frame[c]) and "age" in c.lower() and f"{c}_group" not in others: frame[f"{c}_group"] = age_group(frame[c])
+        if c in facts["attributes"] and pd.api.types.is_numeric_dtype(frame[c]) and "age" in c.lower() and f"{c}_group" not in others:
+            frame[f"{c}_group"] = age_group(frame[c])
     for c in {"image", "mask"} & set(frame): frame[c] = _relative(text_column(frame[c]), roots)
-    if "id" not in frame or text_column(frame["id"]).duplicated().any() or frame["id"].isna().any(): frame["id"] = _own_ids(frame, roles, log)
+    if "id" not in frame or text_column(frame["id"]).duplicated().any() or frame["id"].isna().any():
+        frame["id"] = _own_ids(frame, roles, log)
     for c, why in (("label", "without a label"), ("image", "without an image path"), ("mask", "without a mask path")):
         if c in frame: frame = log.drop(frame, frame[c].isna(), why)
     for s in log.steps:
         if s["dropped"]: log.note(f"{path.name}: {plural(s['dropped'], 'row')} {s['step']} left out")
     for c in facts["attributes"]:
-        if words := log.unknown_words.get(c): log.note(f"{c}: {' and '.join(f'{n:,} {w}' for w, n in words.items())} of {len(table):,} rows are in no group")
+        if words := log.unknown_words.get(c):
+            log.note(f"{c}: {' and '.join(f'{n:,} {w}' for w, n in words.items())} of {len(table):,} rows are in no group")
     samples = check_samples(frame, path.name, roots if files else (), log.notes)
     return Dataset(samples, roots, facts | {"log": log.to_dict()}, None, log.notes)
 
@@ -569,4 +626,5 @@ def _counter(items, what, total, every:float=2.0, clock=time.monotonic):
     last = clock()
     for i, item in enumerate(items, 1):
         yield item
-        if clock() - last >= every: last = clock(); print(f"{what} {i:,}" + (f" of {total:,}" if total else ""), end="\r", file=sys.stderr, flush=True)
+        if clock() - last >= every:
+            last = clock(); print(f"{what} {i:,}" + (f" of {total:,}" if total else ""), end="\r", file=sys.stderr, flush=True)

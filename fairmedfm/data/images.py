@@ -26,7 +26,8 @@ __all__ = ['READERS', 'WINDOWS', 'PLANES', 'Scan', 'with_axes', 'read_picture', 
 # %% ../../nbs/12_data.images.ipynb #c007
 @dataclass
 class Scan:
-    "An array with the meaning of its axes: `YX`, `YXC`, `ZYX` or `ZYXC`; `spacing` in mm (without C), `window` (low, high) asked for by the file."
+    """An array with the meaning of its axes: `YX`, `YXC`, `ZYX` or `ZYXC`; `spacing` in mm (without C), `window` (low, high) asked for by
+    the file."""
     array: np.ndarray
     axes: str
     spacing: tuple[float, ...] | None = None
@@ -42,7 +43,8 @@ class Scan:
 
 # %% ../../nbs/12_data.images.ipynb #c011
 def with_axes(array:np.ndarray, axes:str|None=None, where:str="") -> Scan:
-    "A bare array as a `Scan`: `axes` names its axes in stored order, or they are guessed from its shape; axes of length 1 are dropped first."
+    """A bare array as a `Scan`: `axes` names its axes in stored order, or they are guessed from its shape; axes of length 1 are dropped
+    first."""
     array = np.asarray(array)
     if axes is None or len(axes) != array.ndim: array = np.squeeze(array)
     if array.dtype.kind not in "biuf": raise InputError(f"{where}: an array of {array.dtype} is no image")
@@ -50,7 +52,8 @@ def with_axes(array:np.ndarray, axes:str|None=None, where:str="") -> Scan:
     last = array.shape[-1] if array.ndim else 0
     guess = {2: "YX", 3: "YXC" if last in (3, 4) else "ZYX", 4: "ZYXC" if last in (3, 4) else None}.get(array.ndim)
     axes = axes or guess
-    if not axes or len(axes) != array.ndim or set(axes) - set("ZYXC"): raise InputError(f"{where}: an array of shape {array.shape} is no picture and no volume" + (f" with axes {axes!r}" if axes else ""))
+    if not axes or len(axes) != array.ndim or set(axes) - set("ZYXC"):
+        raise InputError(f"{where}: an array of shape {array.shape} is no picture and no volume" + (f" with axes {axes!r}" if axes else ""))
     order = [axes.index(a) for a in "ZYXC" if a in axes]
     array, axes = array.transpose(order), "".join(a for a in "ZYXC" if a in axes)
     if "C" in axes and array.shape[-1] == 1: array, axes = array[..., 0], axes[:-1]
@@ -75,13 +78,15 @@ def _page(image) -> Scan:
     from PIL import ImageOps
     notes = [] if image.getexif().get(0x0112, 1) == 1 else ["turned as its EXIF orientation says"]
     image = ImageOps.exif_transpose(image)
-    if image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info: notes.append("alpha channel dropped"); image = image.convert("RGBA").convert("L" if image.mode == "LA" else "RGB")
+    if image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info:
+        notes.append("alpha channel dropped"); image = image.convert("RGBA").convert("L" if image.mode == "LA" else "RGB")
     if image.mode == "1": image = image.convert("L")
     if image.mode not in ("L", "RGB", "I", "F") and not image.mode.startswith("I;16"): image = image.convert("RGB")
     return Scan(np.array(image), "YXC" if image.mode == "RGB" else "YX", notes=notes)
 
 def _tiff(path, error) -> Scan:
-    if Path(path).suffix.lower() not in (".tif", ".tiff"): raise InputError(f"{path} cannot be read as a picture: {str(error).splitlines()[0] or type(error).__name__}") from None
+    if Path(path).suffix.lower() not in (".tif", ".tiff"):
+        raise InputError(f"{path} cannot be read as a picture: {str(error).splitlines()[0] or type(error).__name__}") from None
     try: return with_axes(require("tifffile", "cls", why=f"reading {Path(path).name}").imread(path), where=str(path))
     except (OSError, ValueError, KeyError) as e: raise InputError(f"{path} cannot be read as a TIFF: {e}") from None
 
@@ -119,7 +124,8 @@ def _matlab(path, key):
     if b"\x89HDF" in (start[:4], start[512:]): return _hdf5(path, key, turn=True)   # MATLAB 7.3 is HDF5 with its axes reversed
     loadmat = require("scipy.io", "cls", why=f"reading {Path(path).name}").loadmat
     try: data = loadmat(path, variable_names=None if key is None else [key])
-    except (OSError, NotImplementedError, ValueError, TypeError) as e: raise InputError(f"{path} cannot be read as a MATLAB file: {str(e).splitlines()[0]}") from None
+    except (OSError, NotImplementedError, ValueError, TypeError) as e:
+        raise InputError(f"{path} cannot be read as a MATLAB file: {str(e).splitlines()[0]}") from None
     return data[_one_key(key, data if key is None or key in data else [k for k, *_ in require("scipy.io").whosmat(path)], path)]
 
 def read_container(path, key:str|None=None, axes:str|None=None) -> Scan:
@@ -129,7 +135,8 @@ def read_container(path, key:str|None=None, axes:str|None=None) -> Scan:
 
 # %% ../../nbs/12_data.images.ipynb #c025
 def to_canonical(array:np.ndarray, spacing, directions) -> tuple[np.ndarray, tuple[float, ...]]:
-    "`array` (its first three axes spatial) with axes permuted and flipped to (superior, posterior, left); `directions[i]` is axis i's direction in LPS coordinates."
+    """`array` (its first three axes spatial) with axes permuted and flipped to (superior, posterior, left); `directions[i]` is axis i's
+    direction in LPS coordinates."""
     d, order, sign, left = np.abs(np.asarray(directions, float)), [0]*3, [1]*3, {0, 1, 2}
     for _ in range(3):
         axis, world = max(((a, w) for a in left for w in range(3) if order[2 - w] == 0), key=lambda aw: d[aw])
@@ -141,7 +148,8 @@ def to_canonical(array:np.ndarray, spacing, directions) -> tuple[np.ndarray, tup
 
 # %% ../../nbs/12_data.images.ipynb #c030
 def read_volume(path) -> Scan:
-    "A `.nii`, `.nii.gz`, `.mha`, `.mhd` or `.nrrd` file as `ZYX` in canonical orientation, with spacing in mm; intensities as the header scales them."
+    """A `.nii`, `.nii.gz`, `.mha`, `.mhd` or `.nrrd` file as `ZYX` in canonical orientation, with spacing in mm; intensities as the header
+    scales them."""
     mask = read_mask(path)
     spacing = mask.spacing or (1.0, 1.0, 1.0)
     if mask.affine is None: array, directions, notes = mask.array, np.eye(3), ["orientation unknown, taken as stored"]
@@ -162,17 +170,25 @@ def _open_dicom(path, stop:bool=False):
     pydicom = require("pydicom", "cls", why=f"reading {Path(path).name}")
     if not is_dicom(path): raise InputError(f"{path} is no DICOM file")
     try: ds = pydicom.dcmread(path, force=True, stop_before_pixels=stop)
-    except (OSError, EOFError, ValueError, AttributeError) as e: raise InputError(f"{path} cannot be read as DICOM: {str(e).splitlines()[0]}") from None
-    if "TransferSyntaxUID" not in ds.file_meta: ds.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian if not ds.original_encoding[0] else pydicom.uid.ImplicitVRLittleEndian
+    except (OSError, EOFError, ValueError, AttributeError) as e:
+        raise InputError(f"{path} cannot be read as DICOM: {str(e).splitlines()[0]}") from None
+    if "TransferSyntaxUID" not in ds.file_meta:
+        implicit = ds.original_encoding[0]
+        ds.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian if implicit else pydicom.uid.ExplicitVRLittleEndian
     return ds
 
 def _decode(ds, path) -> np.ndarray:
     "The stored pixels; ITK's, already rescaled, when pydicom has no decoder (the data set is told so)."
-    if not any(name in ds for name in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")): raise InputError(f"{path} is a DICOM file without pixels")
+    if not any(name in ds for name in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
+        raise InputError(f"{path} is a DICOM file without pixels")
     try: return require("pydicom.pixels", "cls").pixel_array(ds)
-    except Exception as e: reason, syntax = f"{type(e).__name__}: {str(e).splitlines()[0]}", getattr(ds.file_meta.get("TransferSyntaxUID"), "name", "unknown coding")
+    except Exception as e:
+        reason = f"{type(e).__name__}: {str(e).splitlines()[0]}"
+        syntax = getattr(ds.file_meta.get("TransferSyntaxUID"), "name", "unknown coding")
     try: array = (sitk := require("SimpleITK", "cls", why=f"decoding {syntax}")).GetArrayFromImage(sitk.ReadImage(str(path)))
-    except (RuntimeError, InputError): raise InputError(f"{path} ({syntax}) cannot be decoded ({reason}); pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg") from None
+    except (RuntimeError, InputError):
+        raise InputError(f"{path} ({syntax}) cannot be decoded ({reason}); "
+                         "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg") from None
     ds.RescaleSlope, ds.RescaleIntercept = 1, 0
     return array[0] if array.shape[0] == 1 and array.ndim > 2 else array
 
@@ -200,7 +216,8 @@ def _pixels(ds, path) -> Scan:
     window = _window(ds)
     if not inverted: return Scan(array, z + "YX", window=window)
     low, high = window or (float(array.min()), float(array.max()))
-    return Scan(np.float32(low + high) - array.astype(np.float32), z + "YX", window=window, notes=["MONOCHROME1 turned around: white is high"])
+    return Scan(np.float32(low + high) - array.astype(np.float32), z + "YX", window=window,
+                notes=["MONOCHROME1 turned around: white is high"])
 
 # %% ../../nbs/12_data.images.ipynb #c046
 def read_dicom(path) -> Scan:
@@ -231,7 +248,8 @@ def _placed(scans, spacing, directions, notes) -> Scan:
 def _positions(headers) -> tuple[list, str]:
     "Where each slice lies in mm, and by which tag."
     normal = _normal(headers[0])
-    if normal is not None and all(h.get("ImagePositionPatient") for h in headers): return [float(np.dot(normal[0], np.array(h.ImagePositionPatient, float))) for h in headers], ""
+    if normal is not None and all(h.get("ImagePositionPatient") for h in headers):
+        return [float(np.dot(normal[0], np.array(h.ImagePositionPatient, float))) for h in headers], ""
     for tag in ("SliceLocation", "InstanceNumber"):
         if all(_number(h, tag) is not None for h in headers): return [_number(h, tag) for h in headers], tag
     return list(range(len(headers))), "file name"
@@ -239,12 +257,15 @@ def _positions(headers) -> tuple[list, str]:
 # %% ../../nbs/12_data.images.ipynb #c053
 def read_series(path) -> Scan:
     "The largest DICOM series in a folder (and below) as a volume in canonical orientation, slices sorted by position."
-    files = sorted((p for p in Path(path).rglob("*") if p.is_file() and p.name != "DICOMDIR" and is_dicom(p)), key=lambda p: natural(p.relative_to(path).as_posix()))
+    files = sorted((p for p in Path(path).rglob("*") if p.is_file() and p.name != "DICOMDIR" and is_dicom(p)),
+                   key=lambda p: natural(p.relative_to(path).as_posix()))
     if not files: raise InputError(f"the folder {path} holds no DICOM file")
     groups, notes = {}, []
     for p in files:
         h = _open_dicom(p, stop=True)
-        if h.get("Rows"): groups.setdefault((h.get("SeriesInstanceUID", ""), h.Rows, h.Columns, str([round(float(v), 3) for v in h.get("ImageOrientationPatient") or ()])), []).append((p, h))
+        if h.get("Rows"):
+            groups.setdefault((h.get("SeriesInstanceUID", ""), h.Rows, h.Columns,
+                               str([round(float(v), 3) for v in h.get("ImageOrientationPatient") or ()])), []).append((p, h))
     if not groups: raise InputError(f"the folder {path} holds no DICOM image")
     if len(groups) > 1: notes.append(f"{len(groups)} series in the folder, the largest taken")
     slices = max(groups.values(), key=len)
@@ -253,18 +274,23 @@ def read_series(path) -> Scan:
     order = sorted(range(len(where)), key=where.__getitem__)
     if tag: notes.append(f"slices ordered by {tag}, there is no position")
     gaps = np.diff([where[i] for i in order]) if tag != "file name" else np.array([])
-    if len(gaps) and gaps.max() > 1.5*gaps.min() > 0: notes.append(f"slices are between {gaps.min():g} and {gaps.max():g} mm apart: one may be missing")
-    if len(gaps) and gaps.min() <= 0: raise InputError(f"{path}: {plural(int((gaps <= 0).sum()), 'slice')} at the position of another (two acquisitions in one series?); leave one acquisition in the folder")
+    if len(gaps) and gaps.max() > 1.5*gaps.min() > 0:
+        notes.append(f"slices are between {gaps.min():g} and {gaps.max():g} mm apart: one may be missing")
+    if len(gaps) and gaps.min() <= 0:
+        raise InputError(f"{path}: {plural(int((gaps <= 0).sum()), 'slice')} at the position of another (two acquisitions in one "
+                         "series?); leave one acquisition in the folder")
     scans = [_pixels(_open_dicom(slices[i][0]), slices[i][0]) for i in order]
     first = slices[order[0]][1]
     mm = first.get("PixelSpacing")
-    between = float(np.median(gaps)) if len(gaps) and tag in ("", "SliceLocation") else _number(first, "SpacingBetweenSlices", _number(first, "SliceThickness"))
+    in_mm = len(gaps) and tag in ("", "SliceLocation")
+    between = float(np.median(gaps)) if in_mm else _number(first, "SpacingBetweenSlices", _number(first, "SliceThickness"))
     return _placed(scans, None if not mm or not between else (between, *map(float, mm)), _normal(first), notes)
 
 # %% ../../nbs/12_data.images.ipynb #c057
 READERS:dict[str, Callable] = (
     dict.fromkeys((".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif"), read_picture)
-    | dict.fromkeys((".npy", ".npz", ".h5", ".hdf5", ".mat"), read_container) | dict.fromkeys((".nii", ".nii.gz", ".mha", ".mhd", ".nrrd"), read_volume)
+    | dict.fromkeys((".npy", ".npz", ".h5", ".hdf5", ".mat"), read_container)
+    | dict.fromkeys((".nii", ".nii.gz", ".mha", ".mhd", ".nrrd"), read_volume)
     | dict.fromkeys((".dcm", ".dicom", ".ima"), read_dicom))
 
 def _reader(path:Path) -> Callable:
@@ -292,7 +318,8 @@ def grey_range(array:np.ndarray, percentiles=(0.5, 99.5), sample:int=1_000_000) 
     return tuple(float(v) for v in np.percentile(values, percentiles)) if values.size else (0.0, 0.0)
 
 # %% ../../nbs/12_data.images.ipynb #c064
-WINDOWS = {"lung": (-1350, 150), "mediastinum": (-160, 240), "abdomen": (-160, 240), "liver": (-45, 155), "brain": (0, 80), "bone": (-450, 1050)}  # HU
+WINDOWS = {"lung": (-1350, 150), "mediastinum": (-160, 240), "abdomen": (-160, 240), "liver": (-45, 155), "brain": (0, 80),
+           "bone": (-450, 1050)}  # HU
 
 def to_uint8(
     array:np.ndarray, # grey values; slices first in a volume
@@ -308,7 +335,8 @@ def to_uint8(
     low, high = window if window is not None else grey_range(array, percentiles)
     if not high > low: return np.zeros(array.shape, np.uint8)
     kind = np.float64 if array.dtype == np.float64 else np.float32
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"): scaled = np.clip((array.astype(kind) - kind(low))/kind(high - low)*255, 0, 255)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        scaled = np.clip((array.astype(kind) - kind(low))/kind(high - low)*255, 0, 255)
     return np.rint(np.nan_to_num(scaled, copy=False)).astype(np.uint8)
 
 # %% ../../nbs/12_data.images.ipynb #c072
@@ -360,10 +388,12 @@ def read_image(
     if scan.is_volume:
         scan = reslice(scan, plane)
         if depth: scan = replace(scan, array=resize_depth(scan.array, depth))
-        if scan.window is None and window is None and scan.array.dtype != np.uint8: scan = replace(scan, window=grey_range(scan.array, percentiles))
+        if scan.window is None and window is None and scan.array.dtype != np.uint8:
+            scan = replace(scan, window=grey_range(scan.array, percentiles))
         scan = replace(scan, array=scan.array[pick_slices(len(scan.array), n_slices)])
     array, window = scan.array, window if window is not None or per_slice else scan.window
-    if array.dtype != np.uint8 or (window is not None and not scan.is_colour): array = to_uint8(array, None if scan.is_colour else window, percentiles, per_slice)
+    if array.dtype != np.uint8 or (window is not None and not scan.is_colour):
+        array = to_uint8(array, None if scan.is_colour else window, percentiles, per_slice)
     return array if scan.is_colour else np.repeat(array[..., None], 3, axis=-1)
 
 # %% ../../nbs/12_data.images.ipynb #c084
@@ -378,12 +408,14 @@ def load_image(data:Dataset, i:int, protocol:str="sound", **options) -> np.ndarr
     return _of_row(data, i, "image", lambda path, key: read_image(path, key, **given))
 
 def read_labels(path, key:str|None=None, axes:str|None=None, plane:str|None=None) -> Scan:
-    "A mask as whole numbers: (H, W), or (S, H, W) with slices of `plane` first. Pictures are read as `fairmedfm.masks.read_mask` does (palette numbers kept, colours refused)."
+    """A mask as whole numbers: (H, W), or (S, H, W) with slices of `plane` first. Pictures are read as `fairmedfm.masks.read_mask` does
+    (palette numbers kept, colours refused)."""
     reader = _reader(Path(path))
     scan = with_axes(read_mask(path).array, axes, str(path)) if reader is read_picture else read_scan(path, key, axes)
     if scan.is_colour: raise InputError(f"{path} has colours; a mask needs one number per pixel")
     if scan.array.dtype.kind == "f":
-        if not (np.isfinite(scan.array) & (np.rint(scan.array) == scan.array)).all(): raise InputError(f"{path} holds fractions; a mask needs whole numbers")
+        if not (np.isfinite(scan.array) & (np.rint(scan.array) == scan.array)).all():
+            raise InputError(f"{path} holds fractions; a mask needs whole numbers")
         scan = replace(scan, array=scan.array.astype(np.int32))
     return reslice(scan, plane) if scan.is_volume else scan
 

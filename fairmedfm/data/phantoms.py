@@ -31,7 +31,8 @@ def phi(x:float) -> float:
     return erfc(-x/sqrt(2))/2
 
 def detectability(contrast:float, noise:float, spread:float, energy:float) -> float:
-    "d′ of the best observer; `energy` is the sum of squares of the spot of brightness 1. Rounding to whole grey values adds a variance of 1/12."
+    """d′ of the best observer; `energy` is the sum of squares of the spot of brightness 1. Rounding to whole grey values adds a variance
+    of 1/12."""
     return contrast/sqrt(spread**2 + (noise**2 + 1/12)/energy)
 
 # %% ../../nbs/14_data.phantoms.ipynb #c010
@@ -82,7 +83,8 @@ class Phantom:
     per_patient: int = 2            # images per patient
     random_state: int = 0
 
-    def grid(self) -> list[np.ndarray]: return np.meshgrid(*[(np.arange(n) - (n - 1)/2)*s for n, s in zip(self.shape, self.spacing)], indexing="ij")
+    def grid(self) -> list[np.ndarray]:
+        return np.meshgrid(*[(np.arange(n) - (n - 1)/2)*s for n, s in zip(self.shape, self.spacing)], indexing="ij")
     def spot(self) -> np.ndarray:
         "The spot of brightness 1, off the centre by 8 mm in the last two axes."
         *z, y, x = self.grid()
@@ -95,10 +97,12 @@ class Phantom:
     def dprime(self, group:Group) -> float: return detectability(group.contrast, group.noise, self.spread, float((self.spot()**2).sum()))
     def auc(self, group:Group, mark:bool=True) -> float:
         "The best AUC against the recorded labels; without `mark`, of an observer that does not look at the mark."
-        return ideal_auc(self.dprime(group), *((group.mark_sick, group.mark_healthy) if mark else (0, 0)), group.prevalence, group.label_noise)
+        return ideal_auc(self.dprime(group), *((group.mark_sick, group.mark_healthy) if mark else (0, 0)), group.prevalence,
+                         group.label_noise)
     def truth(self) -> pd.DataFrame:
         "One row per group: what was injected, d′, and the best AUC with and without the mark."
-        return pd.DataFrame([asdict(g) | {"dprime": self.dprime(g), "auc": self.auc(g), "auc_without_mark": self.auc(g, mark=False)} for g in self.groups]).rename(columns={"name": "group"})
+        return pd.DataFrame([asdict(g) | {"dprime": self.dprime(g), "auc": self.auc(g), "auc_without_mark": self.auc(g, mark=False)}
+                             for g in self.groups]).rename(columns={"name": "group"})
 
 # %% ../../nbs/14_data.phantoms.ipynb #c022
 def people(groups, attribute:str, per_patient:int, random_state:int) -> pd.DataFrame:
@@ -108,7 +112,8 @@ def people(groups, attribute:str, per_patient:int, random_state:int) -> pd.DataF
         n = g.patients
         sick = rng.permutation(np.arange(n) < round(getattr(g, "prevalence", 0)*n))
         wrong = rng.random(n) < getattr(g, "label_noise", 0)
-        rows.append(pd.DataFrame({attribute: g.name, "age": rng.integers(30, 90, n), "true_label": sick.astype(int), "label": (sick ^ wrong).astype(int)}))
+        rows.append(pd.DataFrame({attribute: g.name, "age": rng.integers(30, 90, n), "true_label": sick.astype(int),
+                                  "label": (sick ^ wrong).astype(int)}))
     table = pd.concat(rows, ignore_index=True)
     table.insert(0, "patient", [f"P{i:04d}" for i in range(len(table))])
     images = table.loc[table.index.repeat(per_patient)].reset_index(drop=True)
@@ -137,7 +142,8 @@ def observe(phantom:Phantom, group:Group, image:np.ndarray) -> float:
 
 # %% ../../nbs/14_data.phantoms.ipynb #c036
 def _save(array:np.ndarray, spacing, path):
-    if array.ndim == 2: return require("PIL.Image", "cls", why="writing a phantom").fromarray(array.astype(np.uint8)).save(path, format="PNG")
+    if array.ndim == 2:
+        return require("PIL.Image", "cls", why="writing a phantom").fromarray(array.astype(np.uint8)).save(path, format="PNG")
     nib = require("nibabel", "cls", why="writing a phantom in 3D")
     mm = spacing[::-1]
     image = nib.Nifti1Image(array.transpose(2, 1, 0).astype(np.int16), np.diag([-mm[0], -mm[1], mm[2], 1.0]))
@@ -152,8 +158,10 @@ def prepare_phantom(phantom:Phantom, log:PrepareLog) -> pd.DataFrame:
     table, group = people(phantom.groups, phantom.attribute, phantom.per_patient, phantom.random_state), {g.name: g for g in phantom.groups}
     images, marks = [], []
     for i, row in enumerate(progress(table.to_dict("records"), phantom.name, quiet=log.quiet)):
-        array, marked = draw(phantom, group[row[phantom.attribute]], bool(row["true_label"]), np.random.default_rng([phantom.random_state, 1, i]), (0, 255) if len(phantom.shape) == 2 else (-1024, 3071))
-        images.append(log.make(f"images-{_settings(phantom)}/{row['id']}{_ending(phantom)}", lambda path: _save(array, phantom.spacing, path)))
+        rng, clip = np.random.default_rng([phantom.random_state, 1, i]), (0, 255) if len(phantom.shape) == 2 else (-1024, 3071)
+        array, marked = draw(phantom, group[row[phantom.attribute]], bool(row["true_label"]), rng, clip)
+        name = f"images-{_settings(phantom)}/{row['id']}{_ending(phantom)}"
+        images.append(log.make(name, lambda path: _save(array, phantom.spacing, path)))
         marks.append("yes" if marked else "no")
     table = table.assign(image=images, mark=marks)
     log.count("images made", len(table))
@@ -167,7 +175,8 @@ def error_rates(contrast:float, noise:float, background:float) -> tuple[float, f
     return float(threshold), phi((background - threshold)/noise), phi((threshold - background - contrast)/noise)
 
 def expected_dice(mask:np.ndarray, solid:np.ndarray, false_alarm:float, miss:float) -> float:
-    "The mean Dice between `mask` and a segmenter that finds each pixel of the true object `solid` with chance 1 − `miss`, and each other pixel with chance `false_alarm`."
+    """The mean Dice between `mask` and a segmenter that finds each pixel of the true object `solid` with chance 1 − `miss`, and each other
+    pixel with chance `false_alarm`."""
     p = np.where(solid, 1 - miss, false_alarm)
     v = p*(1 - p)
     a, b, m = p[mask].sum(), p[~mask].sum(), mask.sum()
@@ -230,13 +239,15 @@ def dice_truth(phantom:PhantomSeg, group:SegGroup, solid:np.ndarray, mask:np.nda
 # %% ../../nbs/14_data.phantoms.ipynb #c050
 def prepare_seg_phantom(phantom:PhantomSeg, log:PrepareLog) -> pd.DataFrame:
     "The Samples table of a segmentation phantom; `expected_dice` is the reference segmenter's, `pixels` the size of the mask."
-    table, group = people(phantom.groups, phantom.attribute, phantom.per_patient, phantom.random_state).drop(columns=["true_label", "label"]), {g.name: g for g in phantom.groups}
+    group, table = {g.name: g for g in phantom.groups}, people(phantom.groups, phantom.attribute, phantom.per_patient, phantom.random_state)
+    table = table.drop(columns=["true_label", "label"])
     files, rows = f"images-{_settings(phantom)}", []
     for i, row in enumerate(progress(table.to_dict("records"), phantom.name, quiet=log.quiet)):
         g, end = group[row[phantom.attribute]], _ending(phantom)
         image, solid, mask = draw_object(phantom, g, np.random.default_rng([phantom.random_state, 1, i]))
+        value = np.uint8(255 if image.ndim == 2 else 1)
         rows.append({"image": log.make(f"{files}/{row['id']}{end}", lambda path: _save(image, phantom.spacing, path)),
-                     "mask": log.make(f"{files}/{row['id']}_mask{end}", lambda path: _save(mask.astype(np.uint8)*(255 if image.ndim == 2 else 1), phantom.spacing, path)),
+                     "mask": log.make(f"{files}/{row['id']}_mask{end}", lambda path: _save(mask*value, phantom.spacing, path)),
                      "pixels": int(mask.sum()), "expected_dice": dice_truth(phantom, g, solid, mask)})
     table = table.join(pd.DataFrame(rows))
     log.count("images made", len(table))
@@ -248,19 +259,30 @@ def phantom_spec(phantom) -> DatasetSpec:
     "The catalogue row of a `Phantom` or a `PhantomSeg`."
     seg, dims = isinstance(phantom, PhantomSeg), f"{len(phantom.shape)}D"
     patients, images = sum(g.patients for g in phantom.groups), sum(g.patients for g in phantom.groups)*phantom.per_patient
-    common = dict(name=phantom.name, modality="phantom", attributes=(phantom.attribute, "age"), dims=dims, size=f"{images:,} images of {patients:,} patients", licence="made by fairmedfm, Apache-2.0",
-                  access="Nothing to get: it is made on first use.", version=_settings(phantom), read={} if dims == "2D" else {"window": (0, 255)}, notes=("The injected bias and the best possible value per group stand in samples.json under 'truth'.",))
-    if seg: return DatasetSpec(**common, task="seg", label="mask of one bright object", structures={"object": 255 if dims == "2D" else 1}, pos_class="object", paper_split="none", prepare=partial(_prepare, phantom))
-    return DatasetSpec(**common, label="1 = sick (bright spot)", class_names=("healthy", "sick"), prompts=("a phantom image of a {} patient", "a picture of a {} phantom", "a {} body with a spot"), prepare=partial(_prepare, phantom))
+    common = dict(name=phantom.name, modality="phantom", attributes=(phantom.attribute, "age"), dims=dims,
+                  size=f"{images:,} images of {patients:,} patients", licence="made by fairmedfm, Apache-2.0",
+                  access="Nothing to get: it is made on first use.", version=_settings(phantom),
+                  read={} if dims == "2D" else {"window": (0, 255)},
+                  notes=("The injected bias and the best possible value per group stand in samples.json under 'truth'.",))
+    if seg:
+        return DatasetSpec(**common, task="seg", label="mask of one bright object", structures={"object": 255 if dims == "2D" else 1},
+                           pos_class="object", paper_split="none", prepare=partial(_prepare, phantom))
+    return DatasetSpec(**common, label="1 = sick (bright spot)", class_names=("healthy", "sick"),
+                       prompts=("a phantom image of a {} patient", "a picture of a {} phantom", "a {} body with a spot"),
+                       prepare=partial(_prepare, phantom))
 
-def _prepare(phantom, raw, log:PrepareLog) -> pd.DataFrame: return (prepare_seg_phantom if isinstance(phantom, PhantomSeg) else prepare_phantom)(phantom, log)
+def _prepare(phantom, raw, log:PrepareLog) -> pd.DataFrame:
+    return (prepare_seg_phantom if isinstance(phantom, PhantomSeg) else prepare_phantom)(phantom, log)
 
 def make_phantom(phantom, out, quiet:bool=True) -> Dataset:
     "Make (or find) the files of a `Phantom` or `PhantomSeg` in the folder `out`; the same settings give the same bytes."
     return prepare_spec(phantom_spec(phantom), None, out, quiet)
 
 PHANTOMS = (Phantom("Phantom2D", (Group("F", contrast=12), Group("M", contrast=30))),
-            Phantom("Phantom3D", (Group("F", patients=60, contrast=12), Group("M", patients=60, contrast=30)), shape=(10, 48, 48), spacing=(4, 1, 1), per_patient=1),
-            PhantomSeg("PhantomSeg2D", (SegGroup("F", contrast=32, radius=8, boundary=.03), SegGroup("M", contrast=40, radius=11, boundary=.03))),
-            PhantomSeg("PhantomSeg3D", (SegGroup("F", patients=15, contrast=32, radius=8, boundary=.03), SegGroup("M", patients=15, contrast=40, radius=11, boundary=.03)), shape=(10, 48, 48), spacing=(4, 1, 1), per_patient=1))
+            Phantom("Phantom3D", (Group("F", patients=60, contrast=12), Group("M", patients=60, contrast=30)), shape=(10, 48, 48),
+                    spacing=(4, 1, 1), per_patient=1),
+            PhantomSeg("PhantomSeg2D", (SegGroup("F", contrast=32, radius=8, boundary=.03), SegGroup("M", radius=11, boundary=.03))),
+            PhantomSeg("PhantomSeg3D", (SegGroup("F", patients=15, contrast=32, radius=8, boundary=.03),
+                                        SegGroup("M", patients=15, radius=11, boundary=.03)),
+                       shape=(10, 48, 48), spacing=(4, 1, 1), per_patient=1))
 PHANTOM_SPECS = tuple(phantom_spec(p) for p in PHANTOMS)

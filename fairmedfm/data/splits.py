@@ -41,10 +41,12 @@ def _mode(values:pd.Series):
     return None if counts.empty else sorted(counts[counts == counts.max()].index, key=str)[0]
 
 def patient_table(samples:pd.DataFrame, attributes=()) -> pd.DataFrame:
-    "One row per patient (index), sorted: `rows`, `label` (1 if any is 1; of words the most frequent) and the most frequent group of each attribute."
+    """One row per patient (index), sorted: `rows`, `label` (1 if any is 1; of words the most frequent) and the most frequent group of each
+    attribute."""
     by = samples.groupby("patient", sort=True)
     columns = {"rows": by.size()}
-    if "label" in samples: columns["label"] = by["label"].max() if pd.api.types.is_numeric_dtype(samples["label"]) else by["label"].agg(_mode)
+    if "label" in samples:
+        columns["label"] = by["label"].max() if pd.api.types.is_numeric_dtype(samples["label"]) else by["label"].agg(_mode)
     for a in attributes:
         clear = by[a].nunique() <= 1
         columns[a] = by[a].first().where(clear, by[a].agg(_mode)) if not clear.all() else by[a].first()
@@ -61,7 +63,8 @@ def split_by_patient(
     notes:Notes|None=None, # collects what was decided
 ) -> pd.Series:
     "`train`, `valid` or `test` for each row: by patient, stratified by label (and group), independent of the order of the rows."
-    if not (0 < test < 1 and 0 <= valid < 1 and test + valid < 1): raise InputError(f"test={test:g} and valid={valid:g} are shares of the patients; together they have to leave some for training")
+    if not (0 < test < 1 and 0 <= valid < 1 and test + valid < 1):
+        raise InputError(f"test={test:g} and valid={valid:g} are shares of the patients; together they have to leave some for training")
     table = patient_table(samples, [balance] if balance else [])
     if len(table) < 5: raise InputError(f"the table has {plural(len(table), 'patient')}; too few to make a train and a test split")
     table["lot"] = lots(table.index, random_state)
@@ -77,7 +80,8 @@ def _test_sizes(group, test, smallest, balance, notes) -> dict:
     taking_part = {g: int(test*n) for g, n in sizes.items() if g != "" and int(test*n) >= smallest}
     own_share = {g: max(1, round(test*n)) if n > 1 else 0 for g, n in sizes.items()}
     small = [g for g in sizes.index if g != "" and g not in taking_part]
-    if balance and small and notes is not None: notes.add(f"{balance}: {some(small)} too small to balance the test split by; split in proportion")
+    if balance and small and notes is not None:
+        notes.add(f"{balance}: {some(small)} too small to balance the test split by; split in proportion")
     return own_share if len(taking_part) < 2 else own_share | dict.fromkeys(taking_part, min(taking_part.values()))
 
 def _pick(table, n:int):
@@ -94,14 +98,20 @@ def leaks(samples:pd.DataFrame) -> pd.DataFrame:
 def published_split(samples:pd.DataFrame, group:str="sex", fraction:float=0.2, random_state:int=0, notes:Notes|None=None) -> pd.Series:
     "`train` or `test` per row by the published image-level rule; rows without a group are in `train`."
     from sklearn.model_selection import train_test_split
-    if group not in samples: raise InputError(f"the published split draws the same number of test images per {group!r}, and the table has no such column")
+    if group not in samples:
+        raise InputError(f"the published split draws the same number of test images per {group!r}, and the table has no such column")
     part = pd.Series("train", index=samples.index, dtype=object)
-    ids = {g: np.array(samples["id"][samples[group] == g].unique(), dtype=object) for g in sorted(samples[group].dropna().unique(), key=str)}
+    names = sorted(samples[group].dropna().unique(), key=str)
+    ids = {g: np.array(samples["id"][samples[group] == g].unique(), dtype=object) for g in names}
     n = min((int(fraction*len(i)) for i in ids.values()), default=0)
-    if len(ids) < 2 or n < 1: raise InputError(f"the published split needs two groups of {group!r} with {int(np.ceil(1/fraction))} images each; the table has {({g: len(i) for g, i in ids.items()})}")
+    if len(ids) < 2 or n < 1:
+        raise InputError(f"the published split needs two groups of {group!r} with {int(np.ceil(1/fraction))} images each; the table has "
+                         f"{({g: len(i) for g, i in ids.items()})}")
     for i in ids.values(): part[samples["id"].isin(train_test_split(i, test_size=n, random_state=random_state)[1])] = "test"
     crossing = len(leaks(samples.assign(split=part)))
-    if notes is not None and crossing: notes.add(f"the published split is by image: {plural(crossing, 'patient')} of {samples['patient'].nunique():,} stand in train and in test")
+    if notes is not None and crossing:
+        notes.add(f"the published split is by image: {plural(crossing, 'patient')} of {samples['patient'].nunique():,} stand in train and "
+                  "in test")
     return part
 
 # %% ../../nbs/11_data.splits.ipynb #c034
@@ -117,8 +127,10 @@ def balanced_rows(samples:pd.DataFrame, attribute:str, random_state:int=0) -> np
 
 # %% ../../nbs/11_data.splits.ipynb #c038
 def split_from_files(samples:pd.DataFrame, files:Mapping, notes:Notes|None=None) -> pd.Series:
-    "Splits from tables, `{'train': path, 'test': path}`: the column of each file that matches most ids, image paths or image names decides; other rows stay without a split."
-    keys = {"id": samples["id"], "image": samples["image"], "image name": samples["image"].map(lambda p: Path(p).name), "image stem": samples["image"].map(lambda p: Path(p).stem)}
+    """Splits from tables, `{'train': path, 'test': path}`: the column of each file that matches most ids, image paths or image names
+    decides; other rows stay without a split."""
+    keys = {"id": samples["id"], "image": samples["image"], "image name": samples["image"].map(lambda p: Path(p).name),
+            "image stem": samples["image"].map(lambda p: Path(p).stem)}
     keys = {k: v for k, v in keys.items() if v.is_unique}
     part, taken = pd.Series(None, index=samples.index, dtype=object), {}
     for name, path in files.items():
@@ -126,16 +138,22 @@ def split_from_files(samples:pd.DataFrame, files:Mapping, notes:Notes|None=None)
         table = read_raw(path)
         hits = {(c, k): int(table[c].isin(set(v)).sum()) for c in table.columns for k, v in keys.items()}
         (column, key), n = max(hits.items(), key=lambda item: item[1])
-        if n == 0: raise InputError(f"{Path(path).name}: no column holds ids or image paths of this dataset (first rows: {some(table.iloc[0].dropna().tolist(), 4)})")
-        if n < len(table) and notes is not None: notes.add(f"{Path(path).name}: {plural(len(table) - n, 'row')} of {len(table):,} match no sample")
+        if n == 0:
+            raise InputError(f"{Path(path).name}: no column holds ids or image paths of this dataset (first rows: "
+                             f"{some(table.iloc[0].dropna().tolist(), 4)})")
+        if n < len(table) and notes is not None:
+            notes.add(f"{Path(path).name}: {plural(len(table) - n, 'row')} of {len(table):,} match no sample")
         where = keys[key].isin(set(table[column]))
-        if (twice := where & part.notna()).any(): raise InputError(f"{Path(path).name}: {plural(int(twice.sum()), 'row')} also in the {part[twice].iloc[0]} file (id {samples['id'][twice].iloc[0]!r})")
+        if (twice := where & part.notna()).any():
+            raise InputError(f"{Path(path).name}: {plural(int(twice.sum()), 'row')} also in the {part[twice].iloc[0]} file (id "
+                             f"{samples['id'][twice].iloc[0]!r})")
         part[where] = name
     return part
 
 # %% ../../nbs/11_data.splits.ipynb #c042
 def complete_split(samples:pd.DataFrame, valid:float=0.1, random_state:int=0, notes:Notes|None=None, repair:bool=True) -> pd.Series:
-    "An official split made usable: no patient on two sides (with `repair`), a `valid` part by patient out of `train`. Rows without a split stay without one."
+    """An official split made usable: no patient on two sides (with `repair`), a `valid` part by patient out of `train`. Rows without a
+    split stay without one."""
     part, say = check_splits(samples["split"]), (notes.add if notes is not None else lambda text: None)
     if not (part == "train").any() and not (part == "test").any(): raise InputError("the split column has neither 'train' nor 'test' rows")
     if not (part == "test").any():
@@ -143,7 +161,10 @@ def complete_split(samples:pd.DataFrame, valid:float=0.1, random_state:int=0, no
         part = part.replace("valid", "test")
     for kept, cut in (("test", ("train", "valid")), ("valid", ("train",))) if repair else ():
         crossing = part.isin(cut) & samples["patient"].isin(set(samples["patient"][part == kept]))
-        if crossing.any(): say(f"{plural(int(crossing.sum()), 'row')} of {plural(samples['patient'][crossing].nunique(), 'patient')} in {kept} left out of {' and '.join(cut)}"); part[crossing] = None
+        if crossing.any():
+            say(f"{plural(int(crossing.sum()), 'row')} of {plural(samples['patient'][crossing].nunique(), 'patient')} in {kept} left out "
+                f"of {' and '.join(cut)}")
+            part[crossing] = None
     if not (part == "valid").any() and valid and (part == "train").any():
         table = patient_table(samples[part == "train"])
         chosen = _pick(table.assign(lot=lots(table.index, random_state)), round(valid*len(table)))
@@ -160,15 +181,18 @@ def make_splits(
     balance:str|None=None, # attribute to balance the test split by; `None`: sex if there, else the first attribute with groups
     test:float=0.2, valid:float=0.1, random_state:int=0,
 ) -> Dataset:
-    "The same dataset with `split` filled. Order of rules: split files (under paper also those found beside the data), the published rule (paper), the official column, by patient (sound) or by image (paper)."
+    """The same dataset with `split` filled. Order of rules: split files (under paper also those found beside the data), the published rule
+    (paper), the official column, by patient (sound) or by image (paper)."""
     if protocol not in ("sound", "paper"): raise InputError(f"there is no protocol {protocol!r} (there are: 'sound', 'paper')")
     samples, notes, sound = data.samples, data.notes, protocol == "sound"
     if not sound: files = files or data.facts.get("split_files")
     if files: samples = samples.assign(split=split_from_files(samples, files, notes))
     rule = "split files" if files else _rule(data, sound)
     if rule == "published, by image" and data.spec is not None and data.spec.paper_split == "files":
-        notes.add(f"{data.name}: the published split files are not given; the image-level rule stands in for them, so the numbers are not the published ones")
-    if rule == "by patient" and balance is None: balance = next((a for a in ("sex", *data.attributes) if a in samples and 1 < samples[a].nunique() <= 12), None)
+        notes.add(f"{data.name}: the published split files are not given; the image-level rule stands in for them, so the numbers are not "
+                  "the published ones")
+    if rule == "by patient" and balance is None:
+        balance = next((a for a in ("sex", *data.attributes) if a in samples and 1 < samples[a].nunique() <= 12), None)
     part = {"split files": lambda: complete_split(samples, valid if sound else 0, random_state, notes, repair=sound),
             "official column": lambda: complete_split(samples, valid if sound else 0, random_state, notes, repair=sound),
             "every row is test": lambda: pd.Series("test", index=samples.index, dtype=object),
@@ -181,4 +205,5 @@ def make_splits(
 def _rule(data:Dataset, sound:bool) -> str:
     official = data.samples["split"].notna().any()
     if not sound and data.spec is not None: return "every row is test" if data.spec.paper_split == "none" else "published, by image"
-    return "official column" if official else "by patient" if sound else "every row is test" if data.task == "seg" else "published, by image"
+    if official or sound: return "official column" if official else "by patient"
+    return "every row is test" if data.task == "seg" else "published, by image"

@@ -31,10 +31,10 @@ from ..core import InputError, require, some
 
 # %% auto #0
 __all__ = ['RESIZE', 'IMAGENET', 'OPENAI', 'HALF', 'CHANNELS', 'PROTOCOLS', 'SIDE_FILES', 'PRECISIONS', 'rgb', 'Preprocess',
-           'under', 'VolumePreprocess', 'Stub', 'read_checkpoint', 'Keys', 'check_loaded', 'load_exactly', 'Text',
-           'ModelSpec', 'folder_here', 'how_to_get', 'shards', 'download', 'packaged_file', 'locate', 'weight_files',
-           'read_state', 'runs_here', 'Tower', 'choose_device', 'choose_precision', 'weights_hash', 'logits',
-           'lora_layers', 'ImageEncoder', 'Encoder', 'load']
+           'under', 'resample', 'VolumePreprocess', 'Stub', 'read_checkpoint', 'Keys', 'check_loaded', 'load_exactly',
+           'Text', 'ModelSpec', 'folder_here', 'how_to_get', 'shards', 'download', 'packaged_file', 'locate',
+           'weight_files', 'read_state', 'runs_here', 'Tower', 'choose_device', 'choose_precision', 'weights_hash',
+           'logits', 'lora_layers', 'ImageEncoder', 'Encoder', 'load']
 
 # %% ../../nbs/20_models.core.ipynb #c005
 def _scaled(im, size, p):
@@ -119,6 +119,17 @@ def under(p, protocol:str="sound", norm=None):
     return replace(p, size=224, resize="shorter", to=None, interpolation="bicubic", antialias=True, channels="RGB", norm=p.norm and norm)
 
 # %% ../../nbs/20_models.core.ipynb #c025
+def resample(x:torch.Tensor, spacing, to) -> torch.Tensor:
+    "A volume (X, Y, Z) from one spacing (mm per axis) to another: linear along each axis, the first voxel stays where it is."
+    for axis, (a, b) in enumerate(zip(spacing, to)):
+        last = x.shape[axis] - 1
+        at = (torch.arange(max(1, round(last*a/b) + 1))*(b/a)).clamp(max=last)
+        low = at.long()
+        weight = (at - low).view([-1 if i == axis else 1 for i in range(3)])
+        x = torch.lerp(x.index_select(axis, low), x.index_select(axis, (low + 1).clamp(max=last)), weight)
+    return x
+
+# %% ../../nbs/20_models.core.ipynb #c027
 @dataclass(frozen=True)
 class VolumePreprocess:
     "Volume (X, Y, Z) in RAS order and HU → float32 tensor 1 × X × Y × Z in 0–1; `spacing` (mm) of the input resamples it."
@@ -130,9 +141,7 @@ class VolumePreprocess:
     def __call__(self, volume, spacing=None) -> torch.Tensor:
         x = torch.as_tensor(np.asarray(volume, dtype=np.float32))
         if x.ndim != 3: raise InputError(f"a volume has three axes (X, Y, Z), not {x.ndim}; {tuple(x.shape)} was given")
-        if spacing is not None:
-            size = [max(1, round((n - 1)*a/b) + 1) for n, a, b in zip(x.shape, spacing, self.spacing)]
-            x = F.interpolate(x[None, None], size=size, mode="trilinear", align_corners=True)[0, 0]
+        if spacing is not None: x = resample(x, spacing, self.spacing)
         low, high = self.window
         x = ((x - low)/(high - low)).clamp(0, 1)
         pad = [max(0, want - have) for want, have in zip(self.size, x.shape)]
@@ -140,7 +149,7 @@ class VolumePreprocess:
         start = [max(0, have//2 - want//2) for want, have in zip(self.size, x.shape)]
         return x[tuple(slice(s, s + want) for s, want in zip(start, self.size))][None]
 
-# %% ../../nbs/20_models.core.ipynb #c029
+# %% ../../nbs/20_models.core.ipynb #c031
 class Stub:
     "Stands where a checkpoint holds an object of a foreign class; whatever the file does to it is ignored."
     def __init__(self, *args, **kwargs): pass
@@ -162,7 +171,7 @@ _REBUILD = [torch._utils._rebuild_tensor, torch._utils._rebuild_tensor_v2, torch
 _REAL = {(c.__module__, c.__name__): c for c in (*_PLAIN, *_REBUILD, collections.OrderedDict, dict, list, frozenset, torch.Size,
                                                  torch.device, torch.nn.Parameter, torch.storage.UntypedStorage)}
 
-# %% ../../nbs/20_models.core.ipynb #c035
+# %% ../../nbs/20_models.core.ipynb #c037
 def read_checkpoint(path, only=("",)) -> dict:
     "What a .safetensors or PyTorch file holds, on the CPU, running no code of it; of safetensors only keys that begin with `only`."
     path = Path(path)
@@ -183,7 +192,7 @@ def read_checkpoint(path, only=("",)) -> dict:
         raise InputError(f"{path.name} cannot be read as weights ({type(e).__name__}); fetch it again: it is an unfinished download, "
                          "a Git LFS pointer or another kind of file") from e
 
-# %% ../../nbs/20_models.core.ipynb #c040
+# %% ../../nbs/20_models.core.ipynb #c042
 @dataclass(frozen=True)
 class Keys:
     "How a checkpoint names its tensors, and what may be missing or left over: (pattern, reason) pairs."
@@ -208,7 +217,7 @@ class Keys:
             out[name] = v.float() if v.is_floating_point() else v
         return out
 
-# %% ../../nbs/20_models.core.ipynb #c044
+# %% ../../nbs/20_models.core.ipynb #c046
 def _unexplained(names, allowed): return [n for n in names if not any(re.match(pattern, n) for pattern, why in allowed)]
 
 def check_loaded(missing, unexpected, wrong, allow_missing=(), allow_unexpected=(), where:str="the checkpoint"):
@@ -226,7 +235,7 @@ def load_exactly(module, state:dict, allow_missing=(), allow_unexpected=(), wher
     module.load_state_dict({k: state[k] for k in own if k in state}, strict=False)
     return module
 
-# %% ../../nbs/20_models.core.ipynb #c048
+# %% ../../nbs/20_models.core.ipynb #c050
 @dataclass(frozen=True)
 class Text:
     "How prompts are tokenised and how image and text vectors become logits: factor · exp(scale) · cosine + bias."
@@ -273,14 +282,14 @@ class ModelSpec:
     @property
     def dims(self) -> str: return "3D" if isinstance(self.preprocess, VolumePreprocess) else "2D"
 
-# %% ../../nbs/20_models.core.ipynb #c053
+# %% ../../nbs/20_models.core.ipynb #c055
 def folder_here(spec:ModelSpec, root="./pretrained") -> Path|None:
     "The folder under `root` that answers to the model and holds one of its files."
     names = {n.lower() for n in (spec.name, *spec.aliases, *spec.folders, spec.hub.rpartition("/")[2]) if n}
     found = sorted(p for p in Path(root).iterdir() if p.is_dir() and p.name.lower() in names) if Path(root).is_dir() else []
     return next((p for p in found if any((p/f).exists() or (p/f"{f}.index.json").exists() for f in spec.files)), None)
 
-# %% ../../nbs/20_models.core.ipynb #c057
+# %% ../../nbs/20_models.core.ipynb #c059
 def how_to_get(spec:ModelSpec, root="./pretrained") -> str:
     "What to do so that the weights of `spec` are here."
     place = f"put {' or '.join(spec.files)} into {root}/{spec.folders[0] if spec.folders else spec.name}, or pass checkpoint="
@@ -290,7 +299,7 @@ def how_to_get(spec:ModelSpec, root="./pretrained") -> str:
     if spec.hub: return f"{gate}connect once so that {spec.hub} is fetched from the hub, or {place}"
     return f"get it from {spec.source or 'its authors'}, then {place}"
 
-# %% ../../nbs/20_models.core.ipynb #c060
+# %% ../../nbs/20_models.core.ipynb #c062
 SIDE_FILES = ("*.json", "*.txt", "*.model")
 
 def shards(index, prefixes=("",)) -> list[str]:
@@ -317,7 +326,7 @@ def download(spec:ModelSpec) -> Path:
         raise InputError(f"{spec.name}: no weights here, and no way to {spec.hub} ({type(e).__name__}); {how_to_get(spec)}") from None
     raise InputError(f"{spec.name}: {spec.hub} holds none of {some(spec.files)}; {how_to_get(spec)}")
 
-# %% ../../nbs/20_models.core.ipynb #c064
+# %% ../../nbs/20_models.core.ipynb #c066
 def packaged_file(spec:ModelSpec) -> Path|None:
     "The file that an installed package ships, if it is installed."
     package, _, inner = spec.packaged.partition(":")
@@ -338,7 +347,7 @@ def locate(spec:ModelSpec, checkpoint=None, root="./pretrained") -> Path|None:
     if not spec.hub: raise InputError(f"{spec.name}: no weights here; {how_to_get(spec, root)}")
     return download(spec)
 
-# %% ../../nbs/20_models.core.ipynb #c068
+# %% ../../nbs/20_models.core.ipynb #c070
 def weight_files(spec:ModelSpec, path) -> list[Path]:
     "The file itself, or the files in the folder that hold the weights."
     path = Path(path)
@@ -354,7 +363,7 @@ def read_state(spec:ModelSpec, path) -> dict:
     for file in weight_files(spec, path): held |= read_checkpoint(file, spec.keys.prefix)
     return spec.keys.own(held, Path(path).name)
 
-# %% ../../nbs/20_models.core.ipynb #c072
+# %% ../../nbs/20_models.core.ipynb #c074
 def runs_here(spec:ModelSpec, root="./pretrained") -> tuple[str, str]:
     "('yes' | 'after a download' | 'no', what to do)."
     lacking = [p for p in spec.packages if importlib.util.find_spec(p) is None]
@@ -368,7 +377,7 @@ def runs_here(spec:ModelSpec, root="./pretrained") -> tuple[str, str]:
     blocked = hub.constants.HF_HUB_OFFLINE or (spec.gated and not hub.get_token())
     return ("no" if blocked else "after a download"), how_to_get(spec, root)
 
-# %% ../../nbs/20_models.core.ipynb #c076
+# %% ../../nbs/20_models.core.ipynb #c078
 class Tower(nn.Module):
     "`forward(images) -> (B, dim)`; with text also `embed_image`, `embed_text(tokens)`, `tokenize(prompts)`, `logit_scale`, `logit_bias`."
     def __init__(self, spec:ModelSpec, dim:int):
@@ -384,7 +393,7 @@ class Tower(nn.Module):
         for m in self._still: m.training = False
         return self
 
-# %% ../../nbs/20_models.core.ipynb #c080
+# %% ../../nbs/20_models.core.ipynb #c082
 def choose_device(device="auto") -> torch.device:
     "The device by name; `auto` takes CUDA, then MPS, then the CPU. Asking for one that is not there is an error."
     have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -401,7 +410,7 @@ def choose_precision(precision:str, device:torch.device) -> str:
     if precision not in PRECISIONS: raise InputError(f"there is no precision {precision!r}; choose {', '.join(PRECISIONS)}")
     return precision if precision != "auto" else "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
-# %% ../../nbs/20_models.core.ipynb #c084
+# %% ../../nbs/20_models.core.ipynb #c086
 def weights_hash(module:nn.Module) -> str:
     "SHA-256 of all parameters and buffers of `module`."
     h = hashlib.sha256()
@@ -410,7 +419,7 @@ def weights_hash(module:nn.Module) -> str:
         h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return h.hexdigest()
 
-# %% ../../nbs/20_models.core.ipynb #c088
+# %% ../../nbs/20_models.core.ipynb #c090
 def logits(image, text, rule:Text, scale=None, bias=None) -> torch.Tensor:
     "Logits (B, K) of image vectors (B, d) or (B, Q, d) for text vectors (K, d); `scale` is the learned log scale. Differentiable."
     cosine = F.normalize(image.float(), dim=-1) @ F.normalize(text.float(), dim=-1).T
@@ -419,14 +428,14 @@ def logits(image, text, rule:Text, scale=None, bias=None) -> torch.Tensor:
     grown = learned.clamp(*rule.clamp).exp() if rule.clamp else learned.exp()
     return cosine*rule.factor*(grown.to(cosine.device) if rule.scale is None else rule.scale) + (0 if bias is None else bias.float())
 
-# %% ../../nbs/20_models.core.ipynb #c092
+# %% ../../nbs/20_models.core.ipynb #c094
 def lora_layers(module:nn.Module, patterns) -> list[str]:
     "Full names of the linear, convolution and attention layers that the first matching pattern names."
     kinds = (nn.Linear, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
     names = [n for n, m in module.named_modules() if isinstance(m, kinds)]
     return next((found for p in patterns if (found := [n for n in names if re.fullmatch(p, n)])), [])
 
-# %% ../../nbs/20_models.core.ipynb #c096
+# %% ../../nbs/20_models.core.ipynb #c098
 class ImageEncoder:
     "A frozen model and its transform: `.spec .module .transform .dim .device .encode(batch) .fingerprint .lora_targets`."
     def __init__(self, module:Tower, device="cpu", precision:str="auto", transform=None):
@@ -461,7 +470,7 @@ class ImageEncoder:
         if not found: raise InputError(f"{self.spec.name} names no layers for LoRA; use the usage lp instead")
         return found
 
-# %% ../../nbs/20_models.core.ipynb #c100
+# %% ../../nbs/20_models.core.ipynb #c102
 class Encoder(ImageEncoder):
     "An `ImageEncoder` that also has `.encode_text(prompts) .image_embedding(batch) .similarity(image, text)` where the model has text."
     @property
@@ -483,7 +492,7 @@ class Encoder(ImageEncoder):
         "The model's own logits (B, K) of image vectors for text vectors; differentiable in both."
         return logits(image, text, self._text(), getattr(self.module, "logit_scale", None), getattr(self.module, "logit_bias", None))
 
-# %% ../../nbs/20_models.core.ipynb #c105
+# %% ../../nbs/20_models.core.ipynb #c107
 def load(spec:ModelSpec,               # the row
          checkpoint=None,              # a file or folder that overrides the weights
          device="cpu",                 # cpu, cuda, mps, auto
