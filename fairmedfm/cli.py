@@ -27,9 +27,9 @@ __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTI
            'possible_kinds', 'choose_kind', 'split_names', 'find_roles', 'attributes_of', 'columns_used', 'flat',
            'open_tables', 'all_columns', 'read_frame', 'group_column', 'group_frame', 'class_names',
            'labels_and_scores', 'keywords', 'check_finite', 'from_one', 'score_classes', 'folder_of', 'score_masks',
-           'score_dice', 'found_by_name', 'found_line', 'their_words', 'make_report', 'check_outputs', 'write_outputs',
-           'say', 'put', 'let_go', 'on_terminal', 'emit', 'score', 'demo_table', 'explain', 'demo_report', 'demo',
-           'Command', 'build_parser', 'parse', 'main']
+           'score_dice', 'found_by_name', 'found_line', 'their_words', 'report_of', 'make_report', 'check_outputs',
+           'write_outputs', 'say', 'put', 'let_go', 'on_terminal', 'emit', 'score', 'demo_table', 'explain',
+           'demo_report', 'demo', 'Command', 'build_parser', 'parse', 'main']
 
 # %% ../nbs/60_cli.ipynb #c009
 class Option(NamedTuple):
@@ -425,11 +425,11 @@ def folder_of(column, table, metadata, given) -> Path:
     source = given["predictions"] if metadata is None or column in table.columns else given["metadata"]
     return Path(".") if source == "-" else Path(source).expanduser().parent
 
-def score_masks(frame, used, folders, groups, given:dict):
-    "The report of masks in files."
+def score_masks(frame, used, folder:Callable, groups, given:dict):
+    "The report of masks in files; `folder` tells which one the paths of a column are relative to."
     from fairmedfm.report import evaluate_segmentation
     from fairmedfm.tables import resolve_paths
-    try: files = {side: resolve_paths(frame[used[side]], folders[side], allow_outside="allow_outside" in given, column=used[side]) for side in ("pred_mask", "true_mask")}
+    try: files = {side: resolve_paths(frame[used[side]], folder(used[side]), allow_outside="allow_outside" in given, column=used[side]) for side in ("pred_mask", "true_mask")}
     except InputError as e: raise InputError(f"{e} (--allow-outside accepts such paths)" if "outside the folder" in str(e) or "out of the folder" in str(e) else e) from None
     return evaluate_segmentation(groups, pred_masks=files["pred_mask"], true_masks=files["true_mask"], **keywords(given, MASKS))
 
@@ -451,13 +451,19 @@ def found_line(found:dict) -> str:
     "`columns found by name: label 'y_true', score 'y_score', sensitive 'sex', 'age'`."
     return "columns found by name: " + ", ".join(_told(role, names) for role, names in found.items())
 
-def their_words(used:dict, kind:str) -> dict:
+def their_words(used:dict) -> dict:
     "What the library calls the labels, scores and weights, and what the table does."
     own = {"y_true": used.get("label"), "y_score": used.get("score"), "sample_weight": used.get("weight")}
     return {word: repr(c) if isinstance(c, str) else {"y_true": "the labels", "y_score": "the scores"}[word] for word, c in own.items() if c}
 
 # %% ../nbs/60_cli.ipynb #c087
-def make_report(given:dict, notes):
+def report_of(kind:str, frame, roles, used:dict, groups, folder:Callable, given:dict, notes):
+    "The report of a table of any kind."
+    if kind == MASKS: return score_masks(frame, used, folder, groups, given)
+    try: return score_classes(frame, roles, groups, given, notes) if kind == CLS else score_dice(frame, used, groups, given)
+    except InputError as e: raise InputError(from_one(e)) from None
+
+def make_report(given:dict, notes) -> tuple:
     "`(report, line about columns found by name)` for the arguments of `score`."
     table, metadata = open_tables(given, notes)
     roles = find_roles(all_columns(table, metadata), given)
@@ -467,16 +473,13 @@ def make_report(given:dict, notes):
         frame = read_frame(table, metadata, roles, used, given, notes)
         groups = group_frame(frame, used["sensitive"], given, notes)
         used["sensitive"] = list(groups)
-        if kind == MASKS: report = score_masks(frame, used, {side: folder_of(used[side], table, metadata, given) for side in ("pred_mask", "true_mask")}, groups, given)
-        else:
-            try: report = score_classes(frame, roles, groups, given, notes) if kind == CLS else score_dice(frame, used, groups, given)
-            except InputError as e: raise InputError(from_one(e)) from None
-    except InputError as e: raise InputError(in_flags(e, kind, their_words(used, kind))) from None
+        report = report_of(kind, frame, roles, used, groups, lambda column: folder_of(column, table, metadata, given), given, notes)
+    except InputError as e: raise InputError(in_flags(e, kind, their_words(used))) from None
     found = found_by_name(used, given)
     source = {k: t.name.encode("utf-8", "replace").decode() for k, t in (("predictions", table), ("metadata", metadata)) if t}
     report.metadata = {"source": source, "columns": used, "found_by_name": list(found), **report.metadata}
     if roles.findings and roles.unused and "label" not in given: notes.add(f"{some(roles.unused)}: no column of labels or scores goes with it; left out")
-    report.warnings = list(dict.fromkeys(in_flags(w, kind, their_words(used, kind)) for w in [*notes, *report.warnings]))
+    report.warnings = list(dict.fromkeys(in_flags(w, kind, their_words(used)) for w in [*notes, *report.warnings]))
     return report, found_line(found) if found else ""
 
 # %% ../nbs/60_cli.ipynb #c090

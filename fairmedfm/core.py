@@ -99,7 +99,10 @@ def check_columns(frame, names, where:str="the table") -> None:
 @contextmanager
 def atomic_path(path):
     "A temporary path beside `path`; it becomes `path` when the block ends well, and is removed when it does not."
-    try: path = Path(path); folder = path.is_dir()
+    try:
+        path = Path(path)
+        folder = path.is_dir()
+        if "\0" in str(path): raise ValueError("embedded null byte")
     except (TypeError, ValueError, OSError) as e: raise InputError(f"{str(path)[:60]!r} is no file name that can be written ({getattr(e, 'strerror', None) or e})") from None
     if folder: raise InputError(f"{path} is a folder; give the name of a file in it, such as {path / 'fairness.json'}")
     if not path.parent.is_dir(): raise InputError(f"the folder {path.parent} does not exist; create it first")

@@ -45,7 +45,9 @@ def _is_batch(x): return (isinstance(x, np.ndarray) or hasattr(x, "to_numpy") or
 # %% ../nbs/01_inputs.ipynb #c010
 def _from_column(x):
     if hasattr(x, "column_names"): return np.column_stack([_from_column(x[c]) for c in x.column_names])
-    if type(x).__module__.startswith("pyarrow") and not hasattr(x, "chunks"): return x.to_numpy(zero_copy_only=False)
+    if type(x).__module__.startswith("pyarrow"):
+        if x.null_count: return np.array([float("nan") if v is None and str(x.type) in ("double", "float") else v for v in x.to_pylist()], dtype=None if str(x.type) in ("double", "float") else object)
+        return x.to_numpy() if hasattr(x, "chunks") else x.to_numpy(zero_copy_only=False)
     if isinstance(x, (pd.Series, pd.Index)) and pd.api.types.is_extension_array_dtype(x.dtype) and x.dtype.kind in "iufb" and x.isna().any():
         return x.to_numpy(dtype=float, na_value=np.nan) if x.dtype.kind == "f" else x.to_numpy(dtype=object, na_value=None)
     return x.to_numpy()
@@ -184,9 +186,9 @@ def _floats(v):
 
 def to_float(a, what):
     "Objects and text as float64; what is missing or blank becomes NaN, anything else that is no number is an error."
-    flat = [np.nan if v is None or v is pd.NA or (isinstance(v, str) and not v.strip()) else v for v in a.ravel().tolist()]
+    flat = [np.nan if v is None or v is pd.NA or v is pd.NaT or (isinstance(v, str) and not v.strip()) else v for v in a.ravel().tolist()]
     bad = [i for i, v in enumerate(flat) if not _floats(v)]
-    if bad: raise InputError(f"{what} holds {', '.join(shown(flat[i], 30) for i in bad[:3])} at row {some([i // max(a[0].size, 1) for i in bad], 3)}, which is not a number")
+    if bad: raise InputError(f"{what} holds {', '.join(shown(flat[i], 30) for i in bad[:3])} at row {some([i // (a.shape[1] if a.ndim == 2 else 1) for i in bad], 3)}, which is not a number")
     return np.array([float(v) for v in flat]).reshape(a.shape)
 
 def numeric(x, what:str, drop:bool=False) -> tuple:
@@ -393,6 +395,7 @@ def questions(
         y, s = y[ok], s[ok]
     kind, s, how = score_kind(s, tol, score_type, notes)
     out, facts = _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, one_vs_rest, multi_label, notes), {"score_type": how}
+    if y.ndim == 2 and out[0].positive != out[0].name: facts["labels"] = "one-hot rows (assumed: every row holds exactly one 1)"
     if ok is not None:
         kept = np.flatnonzero(ok)
         for q in out: q.rows, q.n_dropped = kept if q.rows is None else kept[q.rows], n - len(q.y)

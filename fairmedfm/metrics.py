@@ -291,7 +291,7 @@ def _number(x, shown):
     try: value = float(x)
     except (TypeError, ValueError, OverflowError): value = np.nan
     if np.isfinite(value) and not isinstance(x, bool): return value
-    raise InputError(f"threshold {str(shown)[:60]!r} is neither a number, nor one of {', '.join(THRESHOLD_RULES)}, nor a target such as 'specificity=0.8'")
+    raise InputError(f"{str(shown)[:60]!r} is not a number; a threshold is a number, one of {', '.join(THRESHOLD_RULES)}, or a target such as 'specificity=0.8'")
 
 def find_threshold(r:Ranking, g:Groups, rule) -> float:
     "The threshold that `rule` picks on all samples of the single group `g`; NaN when a label is missing."
@@ -428,7 +428,7 @@ METRICS = Registry("metric", [
     Metric("brier", "mean squared error of the probability", _brier, "lower", source="Brier 1950"),
     Metric("ppv", "positive predictive value: share of positive calls that are right", _rate("tp", "tp fp"), "higher", (), True, aliases=("precision",)),
     Metric("npv", "negative predictive value", _rate("tn", "tn fn"), "higher", (), True),
-    Metric("f1", "F1 score", lambda g, t: (lambda c: _ratio(2 * c.tp, 2 * c.tp + c.fp + c.fn))(g.confusion(t)), "higher", ("pos",), True),
+    Metric("f1", "F1 score", lambda g, t: (lambda c: np.where(g.pos > 0, _ratio(2 * c.tp, 2 * c.tp + c.fp + c.fn), np.nan))(g.confusion(t)), "higher", ("pos",), True),
     Metric("fpr", "false positive rate", _rate("fp", "tn fp"), "lower", ("neg",), True),
     Metric("fnr", "false negative rate", _rate("fn", "tp fn"), "lower", ("pos",), True),
     Metric("selection_rate", "share called positive", _rate("tp fp", "tp tn fp fn"), "equal", (), True),
@@ -683,8 +683,8 @@ def equity_scaled(total:float, values, variant:str, alpha:float=1.0) -> float:
 def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
     """Overall AUC scaled by its spread over groups, in [0, 1]; higher is better and fairer. Variants: `luo2023` = AUC/(1 + alpha·Σ|AUC − AUC_g|) (Harvard-GF, FairVision, FairCLIP),
     `std` = AUC/(1 + alpha·std) with population std (the form of `equity_scaled_dice`), `std_sample` with sample std (FairSeg code), `fairodds` = AUC/(1 + alpha·equalized odds difference)."""
-    if not (np.isfinite(alpha) and alpha >= 0): raise InputError(f"alpha={alpha!r} must be a number from 0 up")
-    if variant == "fairodds": return float(c.total("auc") / (1 + alpha * max(c.gap("tpr"), c.gap("fpr", published=True))))
+    if isinstance(alpha, str) or not 0 <= _number(alpha, alpha): raise InputError(f"alpha={alpha!r} must be a number from 0 up")
+    if variant == "fairodds": return float(c.total("auc") / (1 + alpha * np.maximum(c.gap("tpr"), c.gap("fpr", published=True))))
     return equity_scaled(c.total("auc"), c.taking_part("auc"), variant, alpha)
 
 # %% ../nbs/02_metrics.ipynb #c129
@@ -701,7 +701,7 @@ def performance_scaled_disparity(c, variant="mean", half=False):
 @one_number
 def equalized_odds_difference(c, agg="worst_case", threshold=0.5):
     "The larger (`worst_case`) or the mean (`mean`) of the TPR gap (groups with positives) and the FPR gap (groups with negatives), in [0, 1]; 0 is fair. Source: fairlearn."
-    how = {"worst_case": max, "mean": lambda a, b: (a + b) / 2}
+    how = {"worst_case": np.maximum, "mean": lambda a, b: (a + b) / 2}         # both are NaN when one of the gaps is
     if agg not in how: raise unknown_name("agg", agg, how)
     return float(how[agg](c.gap("tpr", published=False), c.gap("fpr")))
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from .core import InputError, Notes, plural, some, write_text
-from .inputs import align, as_array, groupings, questions, weights_of, with_weight
+from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS, dice_summary, dice_values, group_table, mask_scores
 from .metrics import PUBLISHED, Comparison, Ranking, metric_parts, read_threshold
 
@@ -165,6 +165,7 @@ def _headline(self) -> str:
 def _assumptions(self) -> list:
     m, out = self.metadata, []
     if "score_type" in m: out.append(f"scores: {m['score_type']}")
+    if "labels" in m and self.task == "cls": out.append(f"labels: {m['labels']}")
     if "threshold" in m: out.append("threshold: " + m["threshold"]["name"] + (f" = {m['threshold']['value']:.6g}" if isinstance(m["threshold"].get("value"), float) and m["threshold"]["name"] != f"{m['threshold']['value']:g}" else "") + (", found on these same samples" if m["threshold"].get("tuned") else ""))
     return out
 
@@ -325,7 +326,7 @@ def _one_structure(scores:dict, parts, notes) -> dict:
 # %% ../nbs/05_report.ipynb #c057
 def _given(dice, notes) -> dict:
     "Structure → metric → values, from given Dice values: a vector, or a table with a column per structure."
-    columns = {str(c): dice[c] for c in dice.columns} if hasattr(dice, "columns") else dice if isinstance(dice, dict) else {None: dice}
+    columns = feature_columns(dice) if isinstance(dice, dict) or hasattr(dice, "columns") else {None: dice}
     if not columns: raise InputError("dice holds no column")
     return {name: {"dice": dice_values(v, notes)} for name, v in columns.items()}
 

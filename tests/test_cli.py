@@ -22,6 +22,7 @@ from fairmedfm.cli import OUTPUTS, SCORE_OPTIONS, main
 
 ROOT = Path(__file__).resolve().parents[1]
 needs = lambda module: pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"needs {module}")
+pytestmark = pytest.mark.filterwarnings("ignore::fairmedfm.FairnessWarning")
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX processes")
 
 
@@ -468,7 +469,7 @@ def test_dice_columns_and_what_has_no_meaning_there(here):
 # -- real tables -------------------------------------------------------------------------------------------------------------------------
 
 def test_the_demonstration_works_anywhere(tmp_path):
-    done = process("demo", "--output", "d.json", "--save", "nhefs.csv", cwd=tmp_path, command=(sys.executable, "-I", "-m", "fairmedfm") if importlib.util.find_spec("fairmedfm") else ())
+    done = process("demo", "--output", "d.json", "--save", "nhefs.csv", cwd=tmp_path)
     lines = done.stdout.decode().split("What it shows")[1].strip().splitlines()
     assert done.returncode == 0 and [l[:2] for l in lines[:5]] == ["1.", "2.", "3.", "4.", "5."] and done.stderr == b""
     report = valid((tmp_path/"d.json").read_text())

@@ -177,8 +177,9 @@ class _Shelf:
     def __init__(self, folder:Path, digest:str): self.folder, self.digest, self.known, self.held, self.read, self.refused = folder, digest, {}, [], set(), []
     def refresh(self):
         for path in sorted(self.folder.glob("*.npz")):
-            if path.name in self.read: continue
-            self.read.add(path.name)
+            version = (path.name, path.stat().st_ino, path.stat().st_mtime_ns)
+            if version in self.read: continue
+            self.read.add(version)
             if (chunk := read_chunk(path, self.digest)) is None: self.refused.append(path.name)
             else: self.add(*chunk)
     def add(self, keys, counts, values):
@@ -222,31 +223,32 @@ def _pieces(keys, rows, size) -> list[list]:
 
 def _chunk_name(piece) -> str: return hashlib.sha256("".join(k for k, _ in piece).encode()).hexdigest()[:20]
 
-def _encode(shelf, todo, data, encoder, reader, output, batch_size, workers, pace) -> list:
-    "One pass over the chunks in `todo` that can be claimed; returns the rows that could not be read."
-    mine, bad = {}, []
-    def stream():
-        for piece in todo:
-            name = _chunk_name(piece)
-            claim = Claim(shelf.folder/f"{name}.claim")
-            if not claim.take(): continue
-            if (shelf.folder/f"{name}.npz").exists() and read_chunk(shelf.folder/f"{name}.npz", shelf.digest): claim.release(); continue
-            cut = [piece[i:i + batch_size] for i in range(0, len(piece), batch_size)]
-            mine[name] = (claim, {r: k for k, r in piece}, [], len(cut))
-            for part in cut: order.append(name); yield [r for _, r in part]
-    order, at = [], 0
+def _mine(shelf, todo, batch_size, open_):
+    "Rows of batches out of the chunks that can be claimed; `open_` is told what is being worked on. Of a chunk that is there only what it lacks is tried again."
+    for piece in todo:
+        claim = Claim(shelf.folder/f"{_chunk_name(piece)}.claim")
+        if not claim.take(): continue
+        there = read_chunk(shelf.folder/f"{_chunk_name(piece)}.npz", shelf.digest)
+        piece = [(k, r) for k, r in piece if there is None or k not in set(there[0])]
+        cut = [[r for _, r in piece[i:i + batch_size]] for i in range(0, len(piece), batch_size)]
+        if not cut: claim.release(); continue
+        open_.append((claim, shelf.folder/f"{_chunk_name(piece)}.npz", {r: k for k, r in piece}, cut[-1][-1], []))
+        yield from cut
+
+def _encode(shelf, todo, data, encoder, reader, output, batch_size, workers, pace) -> dict:
+    "One pass over the chunks in `todo` that can be claimed; returns the rows that could not be read, with the reason."
+    bad, open_ = {}, []
     try:
-        for batch in batches(data, reader, stream(), workers, bad="keep"):
-            name = order[at]; at += 1
-            claim, key_of, outputs, expected = mine[name]
+        for batch in batches(data, reader, _mine(shelf, todo, batch_size, open_), workers, bad="keep"):
+            claim, path, key_of, last, done = open_[0]
             values = output(batch.images).float().cpu().numpy() if len(batch) else None
-            outputs.append((batch, values)); bad += batch.bad; claim.touch(); pace.step(len(batch) + len(batch.bad))
-            if len(outputs) < expected: continue
-            good = [(b, v) for b, v in outputs if v is not None]
-            if good: write_chunk(shelf.folder/f"{name}.npz", shelf.digest, [key_of[int(r)] for b, _ in good for r in b.rows], np.concatenate([b.counts.numpy() for b, _ in good]), np.concatenate([v for _, v in good]))
-            claim.release(); del mine[name]
+            if len(batch): done.append(([key_of[int(r)] for r in batch.rows], batch.counts.numpy(), values))
+            bad |= dict(batch.bad); claim.touch(); pace.step(len(batch) + len(batch.bad))
+            if last not in {*batch.rows.tolist(), *dict(batch.bad)}: continue
+            if done: write_chunk(path, shelf.digest, sum((k for k, _, _ in done), []), *(np.concatenate([d[j] for d in done]) for j in (1, 2)))
+            claim.release(); open_.pop(0)
     finally:
-        for claim, *_ in mine.values(): claim.release()
+        for claim, *_ in open_: claim.release()
     return bad
 
 # %% ../../nbs/31_train.cache.ipynb #c043
@@ -267,7 +269,7 @@ def _features(
     while todo := [p for p in pieces if any(k not in shelf.known and r not in unread for k, r in p)]:
         pace = pace or Pace(sum(map(len, todo)), f"encoding with {encoder.spec.name}", self.say)
         before = len(shelf.known)
-        unread |= dict(_encode(shelf, todo, data, encoder, reader, WHAT[what](encoder), batch_size, workers, pace))
+        unread |= _encode(shelf, todo, data, encoder, reader, WHAT[what](encoder), batch_size, workers, pace)
         shelf.refresh()
         if len(shelf.known) == before: time.sleep(self.hurry)                       # others are at it
     for name in shelf.refused: self.say(f"{shelf.folder.name}/{name} is damaged or belongs to other features; it is not used")
