@@ -18,6 +18,7 @@ import io
 import json
 import lzma
 import os
+import re
 import sys
 import tempfile
 import time
@@ -171,6 +172,14 @@ def mutate(data:bytes, rng) -> bytes:
     return data
 
 
+def scribble(data:bytes, rng) -> bytes:
+    "Other words in a few cells of a delimited text or JSON; its shape stays."
+    cells = re.split(rb"([,;\t|:\r\n\]\[}{]+)", data)
+    inner = range(2*10, len(cells), 2)                       # not the names
+    for i in rng.choice(inner, int(rng.integers(1, 6))).tolist() if len(inner) else (): cells[i] = pick(rng, *TOKENS, *(t for t in TOKENS if t.isascii()), b'"x"', b'"0.25"', b'"M"', b"0.25", b"1", b"0")
+    return b"".join(cells)
+
+
 WORDS = ("sex", "age", "site", "y_true", "y_score", "image_id", "nope", "", "sex,age", "=", "age=", "age=40,60", "age=q4", "age=60,40,40", "sex=40", "age=nan", "age=1e999", "nope=3", "best_f1", "max_f1", "youden", "specificity=0.8", "specificity=8", "0.5", "nan", "1", "0", "F", "brier", "ppv", "tpr_at_tnr=0.9",
          "logit", "rank", "probability", "auto", "json", "table", "markdown", "-1", "tab", ";", ",", "utf-8", "utf-16", "latin-1", "no-such-code", "drop", "raise", "é", "cls", "seg")
 FLAGS = ("--sensitive", "--bins", "--intersectional", "--unknown", "--label", "--score", "--pos-label", "--score-type", "--score-column", "--classes", "--threshold", "--drop-label", "--one-vs-rest", "--missing", "--weight", "--metrics", "--format", "--quiet", "--delimiter", "--encoding", "--decimal", "--sheet",
@@ -225,8 +234,9 @@ def fuzz_bytes(rng, folder):
     ending = pick(rng, *SHARE)
     data = FORMATS[ending](people(rng), rng)
     name = "p" + (ending if rng.random() < .9 else pick(rng, *FORMATS))
+    if rng.random() < .95: data = (mutate if rng.random() < .5 else scribble)(data, rng)
     data, name = packed(data, name, rng)
-    if rng.random() < .95: data = mutate(data, rng)
+    if rng.random() < .1: data = mutate(data, rng)
     (folder/name).write_bytes(data)
     args = arguments(rng)
     where = ["-"] if rng.random() < .1 else [str(folder/name)]
@@ -240,8 +250,9 @@ def fuzz_cells(rng, folder):
     frame["site"] = rng.choice(["Köln", "NA", "01"], len(frame))
     lose = {c: rng.random(len(frame)) < rng.choice([0, 0, .1, .5]) for c in ("sex", "site", "y_true", "y_score")}
     for c, rows in lose.items(): frame.loc[rows, c] = None
-    bad = rng.random() < .15
-    if bad: frame.loc[int(rng.integers(len(frame))), pick(rng, "y_true", "y_score")] = pick(rng, "high", "0.5.1", "--", "2020-01-01", "1 2", "é")
+    whole = np.flatnonzero(~lose["y_true"] & ~lose["y_score"])
+    bad = len(whole) > 0 and rng.random() < .15
+    if bad: frame.loc[int(rng.choice(whole)), pick(rng, "y_true", "y_score")] = pick(rng, "high", "0.5.1", "--", "2020-01-01", "1 2", "é")
     ending = pick(rng, *[e for e in SHARE if e not in (".xlsx", ".txt")], ".xlsx")
     path = folder/f"p{ending}"
     try:
@@ -262,7 +273,7 @@ def fuzz_reading(rng, folder):
     "The reader of tables by itself, with all of its options."
     ending = pick(rng, *SHARE)
     path = folder/f"r{ending}"
-    path.write_bytes(mutate(FORMATS[ending](people(rng), rng), rng))
+    path.write_bytes((mutate if rng.random() < .5 else scribble)(FORMATS[ending](people(rng), rng), rng))
     try:
         frame = read_table(path, text=pick(rng, (), "sex", ["sex", "site"], ["nope"]), usecols=pick(rng, None, None, ["y_true", "y_score"], ["nope"]), delimiter=pick(rng, None, None, ",", ";", "ab"), encoding=pick(rng, None, None, "latin-1", "x"), decimal=pick(rng, None, None, ",", "x"))
         check(len(frame) > 0 and len(set(frame.columns)) == frame.shape[1], "a frame of", frame.shape)

@@ -446,6 +446,7 @@ MAX_NUMERIC_GROUPS = 20
 def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Grouping:
     "Codes and their distinct values as a `Grouping`: names as text, unknown words to −1, sorted unless `ordered`."
     texts = [_text(v).strip() for v in values]
+    if odd := [v for v, t in zip(values, texts) if not isinstance(v, str) and (" at 0x" in t or "\n" in t)]: raise InputError(f"{name!r} holds {shown(odd[0])}, which is no name of a group; give text or numbers")
     lost = [i for i, t in enumerate(texts) if t.lower() in unknown_words or t == ""]
     complete = not (lost or ordered or codes.min(initial=0) < 0)                     # every value occurs and nothing is missing
     counts = np.ones(len(values), int) if complete else np.bincount(codes[codes >= 0], minlength=len(values))

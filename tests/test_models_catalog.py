@@ -59,7 +59,8 @@ def test_transform_of_every_row(name):
     if row.dims == "3D":
         assert row.preprocess(np.zeros((30, 40, 20))).shape == row.preprocess.shape == (1, 224, 224, 160)
         return
-    for w, h in ((120, 200), (301, 77), (33, 33), (1, 1)):
+    for w, h in ((120, 200), (301, 77), (233, 231), (1, 1)):
+        if row.preprocess.resize == "pad" and w == 1: continue                          # a dot on a black square
         x = row.preprocess(Image.new("RGB", (w, h), "white"))
         assert x.shape == row.preprocess.shape and x.dtype == torch.float32
         mean, std = row.preprocess.norm or ((0,)*3, (1,)*3)
@@ -78,7 +79,7 @@ def test_refusal_without_weights(name, tmp_path, monkeypatch):
     row = MODELS[name]
     with pytest.raises(InputError) as e: load_model(name, pretrained_root=tmp_path/"pretrained")
     said = str(e.value)
-    assert "\n" not in said and name in said and f"{tmp_path}/pretrained"[:5] in said and "checkpoint=" in said and any(f in said for f in row.files)
+    assert "\n" not in said and name in said and f"{tmp_path}/pretrained/" in said and "checkpoint=" in said and any(f in said for f in row.files)
     assert (row.hub or "https://github.com/") in said
     if row.gated: assert f"https://huggingface.co/{row.hub}" in said and "hf auth login" in said and "huggingface-cli login" in said and "HF_TOKEN" in said
     runs, remedy = runs_here(row, tmp_path/"pretrained")

