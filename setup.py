@@ -17,7 +17,7 @@ setup(
     name=cfg["lib_name"],
     version=cfg["version"],
     packages=find_packages(include=["fairmedfm", "fairmedfm.*"]),
-    package_data={"": ["*.csv", "*.gz", "*.json", "*.txt", "*.html", "*.css", "*.js", "*.svg"]},
+    package_data={"": ["*.csv"], "fairmedfm": ["weights/*/*", "templates/*", "configs/*"]},
     install_requires=cfg["requirements"].split(),
     extras_require=extras,
     author=cfg["author"],

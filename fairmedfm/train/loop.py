@@ -232,7 +232,6 @@ def train_epoch(model, method:Method, part:Part, how:Training, epoch:int, optimi
         yb, gb = y[rows], g[rows]
         step = Step(z, logits, yb, gb, F.cross_entropy(method.own(logits, gb), yb, reduction="none"), weights[yb], epoch)
         loss = method.loss(step)
-        if not torch.isfinite(loss): raise InputError(f"the loss is {float(loss)} in epoch {epoch}; lower --blr (it is {how.blr:g})")
         optimizer.zero_grad()
         (loss*team.size).backward()
         if team.size > 1:
@@ -240,9 +239,10 @@ def train_epoch(model, method:Method, part:Part, how:Training, epoch:int, optimi
         if method.clip: nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], method.clip)
         optimizer.step()
         method.after_step(step, model)
-        total += float(loss)
-        if how.log_freq and (i + 1) % how.log_freq == 0: say(f"epoch {epoch} step {i + 1} of {len(order)}: loss {total/(i + 1):.4f}")
-    return total/len(order)
+        total = total + loss.detach()
+        if how.log_freq and (i + 1) % how.log_freq == 0: say(f"epoch {epoch} step {i + 1} of {len(order)}: loss {float(total)/(i + 1):.4f}")
+    if not math.isfinite(float(total)): raise InputError(f"the loss is {float(total)} in epoch {epoch}; lower --blr (it is {how.blr:g})")
+    return float(total)/len(order)
 
 # %% ../../nbs/32_train.loop.ipynb #c046
 @torch.no_grad()
@@ -298,7 +298,7 @@ def check_training(model, method:Method, train:Part, valid:Part|None, how:Traini
     if how.select != "last" or method.validation:
         if valid is None or not len(valid): raise InputError("there is no validation split to choose the epoch by" if how.select != "last" else f"method {method.name} needs a validation split")
     groups = sorted(set(train.g.tolist()) - {-1})
-    if method.groups and len(groups) < 2: raise InputError(f"method {method.name} needs two groups in the training split; it has {plural(len(groups), 'group')} that {'is' if len(groups) == 1 else 'are'} known")
+    if method.groups and len(groups) < 2: raise InputError(f"method {method.name} needs two groups in the training split; it has {plural(len(groups), 'known group')}")
     if method.two_groups and len(groups) > 2: raise InputError(f"method {method.name} is defined for two groups, and the attribute has {len(groups)}; use resampling, group-dro or domain-ind, or an attribute with two groups")
     if method.representation and not model.learns: raise InputError(f"method {method.name} changes the representation, and this usage trains none; use it with lp, clip-adapter or lora")
 
