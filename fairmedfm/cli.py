@@ -21,11 +21,11 @@ from .core import InputError, Notes, plural, some, unknown_name
 
 # %% auto #0
 __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTIONS', 'MASK_OPTIONS', 'BOTH_OPTIONS',
-           'OUTPUT_OPTIONS', 'SCORE_OPTIONS', 'KINDS', 'TASKS', 'FORMATS', 'OUTPUTS', 'DEMO_OPTIONS', 'SCORE_ABOUT',
-           'COMMANDS', 'Option', 'add_options', 'number', 'whole', 'read_bins', 'read_structures', 'read_tolerance',
-           'read_numbers', 'read_word', 'read_words', 'Parser', 'stray', 'take_table', 'values_of', 'in_flags',
-           'possible_kinds', 'choose_kind', 'split_names', 'find_roles', 'attributes_of', 'columns_used', 'flat',
-           'open_tables', 'all_columns', 'read_frame', 'group_column', 'group_frame', 'class_names',
+           'OUTPUT_OPTIONS', 'SCORE_OPTIONS', 'KINDS', 'TASKS', 'FORMATS', 'OUTPUTS', 'DEMO_OPTIONS', 'DEMO_NEXT',
+           'SCORE_ABOUT', 'COMMANDS', 'Option', 'add_options', 'number', 'whole', 'read_bins', 'read_structures',
+           'read_tolerance', 'read_numbers', 'read_word', 'read_words', 'Parser', 'stray', 'take_table', 'values_of',
+           'in_flags', 'possible_kinds', 'choose_kind', 'split_names', 'find_roles', 'attributes_of', 'columns_used',
+           'flat', 'open_tables', 'all_columns', 'read_frame', 'group_column', 'group_frame', 'class_names',
            'labels_and_scores', 'keywords', 'check_finite', 'from_one', 'score_classes', 'folder_of', 'score_masks',
            'score_dice', 'found_by_name', 'found_line', 'their_words', 'report_of', 'make_report', 'check_outputs',
            'write_outputs', 'say', 'put', 'let_go', 'on_terminal', 'emit', 'score', 'demo_table', 'explain',
@@ -47,16 +47,18 @@ class Option(NamedTuple):
     @property
     def dest(self): return self.flag.strip("-").replace("-", "_")
 
+# %% ../nbs/60_cli.ipynb #c011
 _MANY = {"": {}, "list": {"nargs": "+", "action": "extend"}, "again": {"action": "append"}}
 
 def add_options(parser, options) -> None:
     "Options on a parser, under their headings; what is not given is not in the result."
     parts = {part: parser.add_argument_group(part) for part in dict.fromkeys(o.part for o in options)}
     for o in options:
-        value = {"action": "store_true"} if o.metavar is None else {"choices" if isinstance(o.metavar, tuple) else "metavar": o.metavar, **_MANY[o.many]}
+        word = "choices" if isinstance(o.metavar, tuple) else "metavar"
+        value = {"action": "store_true"} if o.metavar is None else {word: o.metavar, **_MANY[o.many]}
         parts[o.part].add_argument(*o.flags.split(), dest=o.dest, default=argparse.SUPPRESS, help=o.help, **value)
 
-# %% ../nbs/60_cli.ipynb #c012
+# %% ../nbs/60_cli.ipynb #c014
 def number(text, flag) -> float:
     "A number, or the flag whose value is none."
     try: return float(text)
@@ -68,6 +70,7 @@ def whole(text, flag) -> int:
     if value != value or abs(value) == float("inf") or value != int(value): raise InputError(f"{flag} {text!r} is not a whole number")
     return int(value)
 
+# %% ../nbs/60_cli.ipynb #c017
 def read_bins(given, flag="--bins") -> dict:
     "`{'age': [40.0, 60.0]}` of `age=40,60`, `{'age': 4}` of `age=q4`."
     out = {}
@@ -81,7 +84,7 @@ def read_bins(given, flag="--bins") -> dict:
         out[name] = value
     return out
 
-# %% ../nbs/60_cli.ipynb #c016
+# %% ../nbs/60_cli.ipynb #c021
 def read_structures(given, flag="--mask-labels"):
     "A list of labels, or `{'tumour': (2, 3)}` of `tumour=2,3`."
     named = [v.rpartition("=") for v in given]
@@ -90,15 +93,18 @@ def read_structures(given, flag="--mask-labels"):
     values = {name: tuple(whole(v, flag) for v in text.split(",")) for name, _, text in named}
     return {name: v[0] if len(v) == 1 else v for name, v in values.items()}
 
+# %% ../nbs/60_cli.ipynb #c023
 def read_tolerance(given, flag="--tolerance-mm"):
     "One number, or `{'liver': 2.0}` of `liver=2`."
     if len(given) == 1 and "=" not in given[0]: return number(given[0], flag)
     return {name: number(v, flag) for name, _, v in (text.rpartition("=") for text in given)}
 
+# %% ../nbs/60_cli.ipynb #c025
 def read_numbers(given, flag) -> list:
     "Numbers, separated by spaces or commas."
     return [number(v, flag) for text in given for v in text.split(",") if v]
 
+# %% ../nbs/60_cli.ipynb #c027
 def read_word(text, flag) -> str:
     "A label as it is called in a table: `1.0` and `1` are one."
     return re.sub(r"^(-?\d+)\.0+$", r"\1", text)
@@ -107,11 +113,12 @@ def read_words(given, flag) -> list:
     "Several labels."
     return [read_word(text, flag) for text in given]
 
-# %% ../nbs/60_cli.ipynb #c020
+# %% ../nbs/60_cli.ipynb #c031
 CLS, DICE, MASKS = "cls", "dice", "masks"
 TABLE_OPTIONS = (
     Option("--metadata", "table", "a second table with the attributes, joined on --on", "FILE"),
-    Option("--on", "table", "the column to join on, or PREDICTION_COLUMN=METADATA_COLUMN (default: the one id column that both have)", "COLUMN"),
+    Option("--on", "table", "the column to join on, or PREDICTION_COLUMN=METADATA_COLUMN (default: the one id column that both have)",
+           "COLUMN"),
     Option("--sheet", "table", "sheet of an Excel file, by name or number from 0 (default: the first)", "NAME"),
     Option("--delimiter", "table", "what separates the values: a character, tab, pipe or space (default: found by itself)", "CHAR"),
     Option("--encoding", "table", "how the text is encoded (default: found by itself)", "NAME"),
@@ -119,61 +126,82 @@ TABLE_OPTIONS = (
 )
 GROUP_OPTIONS = (
     Option("--sensitive", "groups", "columns of sensitive attributes (default: those called sex, age, race, ...)", "COLUMN", "list"),
-    Option("--bins", "groups", "groups of a number: age=40,60 (cut points) or age=q4 (four groups of equal size)", "COLUMN=SPEC", "list", read=read_bins),
+    Option("--bins", "groups", "groups of a number: age=40,60 (cut points) or age=q4 (four groups of equal size)",
+           "COLUMN=SPEC", "list", read=read_bins),
     Option("--intersectional", "groups", "also evaluate the combination of all attributes", to="intersectional"),
     Option("--unknown", "groups", "words that mean 'not known' and are no group (default: unknown)", "WORD", "list", "unknown"),
 )
 
-# %% ../nbs/60_cli.ipynb #c022
+# %% ../nbs/60_cli.ipynb #c033
 CLASS_OPTIONS = (
     Option("--label --label-col", "classification", "column of labels; several for several findings", "COLUMN", "list", "", (CLS,)),
-    Option("--score --prob-col", "classification", "column of scores; one per class or finding where there are several", "COLUMN", "list", "", (CLS,)),
-    Option("--pos-label", "classification", "the positive class, where labels are not 0 and 1", "VALUE", "", "pos_label", (CLS,), read_word),
-    Option("--score-type", "classification", "how to read scores (default: probabilities if all lie in [0, 1], else logits)", ("auto", "probability", "logit", "rank"), "", "score_type", (CLS,)),
-    Option("--score-column", "classification", "the positive one of several --score columns: its name, or its position from 0", "COLUMN", "", "score_column", (CLS,)),
-    Option("--classes", "classification", "the class of each --score column, in their order (default: from the columns' names)", "VALUE", "list", "labels", (CLS,), read_words),
-    Option("--multi-label", "classification", "score label_x with score_x for each finding x, although there is a plain label column too", None, "", "", (CLS,)),
-    Option("--threshold", "classification", "best_f1 (default, as published), max_f1, youden, specificity=0.8, sensitivity=0.9, or a number", "RULE", "", "threshold", (CLS,)),
-    Option("--drop-label", "classification", "labels to leave out, such as -1 for uncertain", "VALUE", "list", "drop_labels", (CLS,), read_words),
+    Option("--score --prob-col", "classification", "column of scores; one per class or finding where there are several",
+           "COLUMN", "list", "", (CLS,)),
+    Option("--pos-label", "classification", "the positive class, where labels are not 0 and 1",
+           "VALUE", "", "pos_label", (CLS,), read_word),
+    Option("--score-type", "classification", "how to read scores (default: probabilities if all lie in [0, 1], else logits)",
+           ("auto", "probability", "logit", "rank"), "", "score_type", (CLS,)),
+    Option("--score-column", "classification", "the positive one of several --score columns: its name, or its position from 0",
+           "COLUMN", "", "score_column", (CLS,)),
+    Option("--classes", "classification", "the class of each --score column, in their order (default: from the columns' names)",
+           "VALUE", "list", "labels", (CLS,), read_words),
+    Option("--multi-label", "classification", "score label_x with score_x for each finding x, although there is a plain label column too",
+           None, "", "", (CLS,)),
+    Option("--threshold", "classification",
+           "best_f1 (default, as published), max_f1, youden, specificity=0.8, sensitivity=0.9, or a number",
+           "RULE", "", "threshold", (CLS,)),
+    Option("--drop-label", "classification", "labels to leave out, such as -1 for uncertain",
+           "VALUE", "list", "drop_labels", (CLS,), read_words),
     Option("--one-vs-rest", "classification", "count every label but --pos-label as negative", None, "", "one_vs_rest", (CLS,)),
-    Option("--missing", "classification", "rows without a score: leave them out and say so (drop, default), or stop (raise)", ("drop", "raise"), "", "missing", (CLS,)),
+    Option("--missing", "classification", "rows without a score: leave them out and say so (drop, default), or stop (raise)",
+           ("drop", "raise"), "", "missing", (CLS,)),
     Option("--weight", "classification", "column of sample weights", "COLUMN", "", "", (CLS,)),
 )
 
-# %% ../nbs/60_cli.ipynb #c024
+# %% ../nbs/60_cli.ipynb #c035
 MASK_OPTIONS = (
     Option("--dice --dice-col", "segmentation", "column of Dice values; several for several structures", "COLUMN", "list", "", (DICE,)),
     Option("--pred-mask", "segmentation", "column of paths of predicted masks, relative to the table", "COLUMN", "", "", (MASKS,)),
     Option("--true-mask", "segmentation", "column of paths of true masks, relative to the table", "COLUMN", "", "", (MASKS,)),
     Option("--mask-label", "segmentation", "the label to score (default: any non-zero value)", "VALUE", "", "label", (MASKS,), whole),
-    Option("--mask-labels", "segmentation", "several structures: 1 2, or by name: liver=1 tumour=2,3", "NAME=VALUE", "list", "labels", (MASKS,), read_structures),
-    Option("--mask-threshold", "segmentation", "probabilities from here up are foreground (default: 0.5)", "NUMBER", "", "mask_threshold", (MASKS,), number),
-    Option("--ignore-label", "segmentation", "value of the true mask that counts nowhere, such as 255", "VALUE", "", "ignore_label", (MASKS,), whole),
-    Option("--empty-score", "segmentation", "Dice when both masks are empty (default: 1; the benchmark's trainer uses 0)", "NUMBER", "", "empty_score", (MASKS,), number),
-    Option("--spacing", "segmentation", "mm per axis (default: from the true mask's header)", "MM", "list", "spacing", (MASKS,), read_numbers),
-    Option("--tolerance-mm", "segmentation", "tolerance of nsd in mm; also by structure: liver=2 tumour=1", "MM", "list", "tolerance_mm", (MASKS,), read_tolerance),
-    Option("--resample", "segmentation", "resample a predicted mask on another grid instead of refusing it", None, "", "resample", (MASKS,)),
+    Option("--mask-labels", "segmentation", "several structures: 1 2, or by name: liver=1 tumour=2,3",
+           "NAME=VALUE", "list", "labels", (MASKS,), read_structures),
+    Option("--mask-threshold", "segmentation", "probabilities from here up are foreground (default: 0.5)",
+           "NUMBER", "", "mask_threshold", (MASKS,), number),
+    Option("--ignore-label", "segmentation", "value of the true mask that counts nowhere, such as 255",
+           "VALUE", "", "ignore_label", (MASKS,), whole),
+    Option("--empty-score", "segmentation", "Dice when both masks are empty (default: 1; the benchmark's trainer uses 0)",
+           "NUMBER", "", "empty_score", (MASKS,), number),
+    Option("--spacing", "segmentation", "mm per axis (default: from the true mask's header)",
+           "MM", "list", "spacing", (MASKS,), read_numbers),
+    Option("--tolerance-mm", "segmentation", "tolerance of nsd in mm; also by structure: liver=2 tumour=1",
+           "MM", "list", "tolerance_mm", (MASKS,), read_tolerance),
+    Option("--resample", "segmentation", "resample a predicted mask on another grid instead of refusing it",
+           None, "", "resample", (MASKS,)),
     Option("--allow-outside", "segmentation", "accept mask paths that lead out of the table's folder", None, "", "", (MASKS,)),
     Option("--jobs", "segmentation", "threads that read and score masks (default: 1)", "N", "", "n_jobs", (MASKS,), whole),
 )
 
-# %% ../nbs/60_cli.ipynb #c026
+# %% ../nbs/60_cli.ipynb #c037
 BOTH_OPTIONS = (
     Option("--task", "what to score", "classification or segmentation (default: from the columns)", ("auto", "cls", "seg")),
-    Option("--metrics", "what to score", "more metrics: ppv npv brier average_precision ..., of masks: dice iou hd95 asd nsd rvd", "NAME", "list", "metrics", (CLS, MASKS)),
+    Option("--metrics", "what to score", "more metrics: ppv npv brier average_precision ..., of masks: dice iou hd95 asd nsd rvd",
+           "NAME", "list", "metrics", (CLS, MASKS)),
 )
 OUTPUT_OPTIONS = (
-    Option("--output -o", "output", "write the report to a file: .json (all of it), .csv (the groups) or .md; may be repeated", "FILE", "again"),
+    Option("--output -o", "output", "write the report to a file: .json (all of it), .csv (the groups) or .md; may be repeated",
+           "FILE", "again"),
     Option("--format", "output", "what to print (default: table on a terminal, json elsewhere)", ("table", "json", "markdown")),
     Option("--quiet -q", "output", "no warnings on stderr; they stay in the report"),
 )
 SCORE_OPTIONS = TABLE_OPTIONS + BOTH_OPTIONS + GROUP_OPTIONS + CLASS_OPTIONS + MASK_OPTIONS + OUTPUT_OPTIONS
 
-# %% ../nbs/60_cli.ipynb #c033
+# %% ../nbs/60_cli.ipynb #c044
 class Parser(argparse.ArgumentParser):
     "An argument parser that raises `InputError` instead of printing its usage and leaving."
     def error(self, message): raise InputError(f"{re.sub('^argument ', '', message)} ({self.prog} --help explains)")
 
+# %% ../nbs/60_cli.ipynb #c046
 def stray(rest, options) -> InputError:
     "The error for what no option takes."
     word = rest[0].partition("=")[0]
@@ -181,7 +209,7 @@ def stray(rest, options) -> InputError:
     close = get_close_matches(word, [f for o in options for f in o.flags.split()], n=1)
     return InputError(f"there is no option {word}" + (f"; did you mean {close[0]}?" if close else "") + " (--help lists them)")
 
-# %% ../nbs/60_cli.ipynb #c036
+# %% ../nbs/60_cli.ipynb #c049
 def take_table(given:dict, options) -> dict:
     "The same arguments with the table taken out of the list that swallowed it."
     if given.get("predictions"): return given
@@ -192,13 +220,15 @@ def take_table(given:dict, options) -> dict:
         return {**given, o.dest: others, "predictions": last}
     raise InputError("give the table of predictions: fairmedfm score predictions.csv --sensitive sex (or - for standard input)")
 
+# %% ../nbs/60_cli.ipynb #c051
 def values_of(given:dict, options) -> dict:
     "The arguments as values."
     rows = {o.dest: o for o in options if o.read}
     return {k: rows[k].read(v, rows[k].flag) if k in rows else v for k, v in given.items()}
 
-# %% ../nbs/60_cli.ipynb #c040
-_BINS = [(r"bins=\{'([^']+)': \[([^\]]+)\]\}", lambda m: f"--bins {m[1]}={m[2].replace(' ', '')}"), (r"bins=\{'([^']+)': (\d+)\}", r"--bins \1=q\2")]
+# %% ../nbs/60_cli.ipynb #c055
+_BINS = [(r"bins=\{'([^']+)': \[([^\]]+)\]\}", lambda m: f"--bins {m[1]}={m[2].replace(' ', '')}"),
+         (r"bins=\{'([^']+)': (\d+)\}", r"--bins \1=q\2")]
 _READING = [(r"\b(sheet|delimiter|encoding|decimal)=(?:'([^']*)')?", r"--\1 \2"), (r"\(choose with sheet\)", "(choose with --sheet)")]
 
 def _keywords(kind) -> list:
@@ -208,26 +238,28 @@ def _keywords(kind) -> list:
     return typed + [(rf"\b{o.to}\b(?= ['\d\[])", o.flag) for o in rows if "_" in o.to]
 
 def in_flags(text, kind=CLS, columns=None) -> str:
-    "A sentence of the library in the words of the command line: flags for keywords, the table's names for `y_true` and the like; always one line."
+    "A sentence of the library as one line in the words of the command line: flags for keywords, the table's names for `y_true` and so on."
     text = " ".join(str(text).split())
     for pattern, flag in _BINS + _READING + _keywords(kind): text = re.sub(pattern, flag, text)
     for word, column in (columns or {}).items(): text = re.sub(rf"\b{word}\b", lambda m: column, text)
     return re.sub(r" +(?=[ ,;:)]|$)", "", text)
 
-# %% ../nbs/60_cli.ipynb #c044
-KINDS = {CLS: "classification", DICE: "Dice values", MASKS: "masks"}
+# %% ../nbs/60_cli.ipynb #c059
+KINDS = {CLS: "labels and scores", DICE: "Dice values", MASKS: "masks"}
 TASKS = {"auto": (CLS, DICE, MASKS), "cls": (CLS,), "seg": (DICE, MASKS)}
+
+def _or(kinds): return " or ".join(KINDS[k] for k in kinds)
 
 def possible_kinds(given:dict) -> tuple:
     "The kinds that all options given have a meaning for."
     kinds, deciding = TASKS[given.get("task", "auto")], f"--task {given.get('task')}"
     for o in (o for o in SCORE_OPTIONS if o.dest in given and o.kinds):
         left = tuple(k for k in kinds if k in o.kinds)
-        if not left: raise InputError(f"{o.flag} is for {' or '.join(KINDS[k] for k in o.kinds)} and means nothing together with {deciding}; leave one of them out")
+        if not left: raise InputError(f"{o.flag} is for {_or(o.kinds)} and means nothing together with {deciding}; leave one of them out")
         if len(left) < len(kinds): kinds, deciding = left, o.flag
     return kinds
 
-# %% ../nbs/60_cli.ipynb #c047
+# %% ../nbs/60_cli.ipynb #c062
 _KIND = {"binary": CLS, "classes": CLS, "findings": CLS, "dice": DICE, "masks": MASKS}
 _PARTS = {CLS: ("label", "score"), DICE: ("dice",), MASKS: ("pred_mask", "true_mask")}
 _FLAGS = {CLS: "--label and --score", DICE: "--dice", MASKS: "--pred-mask and --true-mask"}
@@ -236,18 +268,24 @@ def choose_kind(roles, given:dict, notes) -> str:
     "`cls`, `dice` or `masks`: the kind that the options allow and the columns hold."
     kinds, have = possible_kinds(given), {_KIND[t] for t in roles.tasks}
     found = [k for k in kinds if k in have]
-    if CLS in found and len(found) > 1: raise InputError(f"the table holds scores and {KINDS[found[1]]}; choose with --task cls or --task seg")
-    if found[1:]: notes.add(f"{roles.dice!r} was read and the masks {roles.pred_mask!r} and {roles.true_mask!r} were not; choose them with --pred-mask and --true-mask")
+    if CLS in found and found[1:]: raise InputError(f"the table holds scores and {KINDS[found[1]]}; choose with --task cls or --task seg")
+    if found[1:]:
+        notes.add(f"{roles.dice!r} was read and the masks were not; --pred-mask {roles.pred_mask} --true-mask {roles.true_mask} reads them")
     if found: return found[0]
+    for o in (o for o in SCORE_OPTIONS if have and o.dest in given and o.kinds and not have & set(o.kinds)):
+        raise InputError(f"{o.flag} is for {_or(o.kinds)}, and the table holds {' and '.join(KINDS[k] for k in KINDS if k in have)}; "
+                         f"leave it out, or name the columns with {_FLAGS[o.kinds[0]]}")
     begun = [k for k in kinds if any(getattr(roles, r) or r in roles.choices for r in _PARTS[k]) or k == CLS and roles.classes]
     if begun or len(kinds) == 1: roles.need(*_PARTS[(begun or kinds)[0]])
-    raise InputError(f"no predictions found; name their columns with {', or '.join(_FLAGS[k] for k in kinds)} (columns: {some(roles.columns, 20)})")
+    flags = ", or ".join(_FLAGS[k] for k in kinds)
+    raise InputError(f"no predictions found; name their columns with {flags} (columns: {some(roles.columns, 20)})")
 
-# %% ../nbs/60_cli.ipynb #c052
+# %% ../nbs/60_cli.ipynb #c067
 def split_names(given, columns) -> list:
     "Column names; `sex,age` is two where no column is called so."
     return [n.strip() for text in given for n in ([text] if text in columns else text.split(",")) if n.strip()]
 
+# %% ../nbs/60_cli.ipynb #c069
 def find_roles(columns, given:dict):
     "What each column is: as typed, else by its common name."
     from fairmedfm.tables import find_columns
@@ -258,10 +296,10 @@ def find_roles(columns, given:dict):
     roles = find_columns(columns, **named)
     if "multi_label" not in given or roles.findings: return roles
     roles = find_columns([c for c in columns if c not in (roles.label, *roles.choices.get("label", ()))], **named)
-    if not roles.findings: raise InputError("--multi-label: there are no pairs of columns such as label_x and score_x; name them with --label and --score")
-    return roles
+    if roles.findings: return roles
+    raise InputError("--multi-label: there are no pairs of columns such as label_x and score_x; name them with --label and --score")
 
-# %% ../nbs/60_cli.ipynb #c055
+# %% ../nbs/60_cli.ipynb #c072
 def attributes_of(roles, given:dict) -> list:
     "The columns of attributes."
     bins = list(given.get("bins", ()))
@@ -269,11 +307,13 @@ def attributes_of(roles, given:dict) -> list:
     else:
         names = list(dict.fromkeys(split_names(given["sensitive"], roles.columns)))
         lost, extra = [n for n in names if n not in roles.sensitive], [b for b in bins if b not in names]
-        if lost: raise InputError(f"column {lost[0]!r} holds the labels or scores and cannot be a sensitive attribute too; choose others with --label and --score")
+        if lost: raise InputError(f"column {lost[0]!r} holds labels or scores and is no attribute; name others with --label and --score")
         if extra: raise InputError(f"--bins names {some(extra)}, which is not among --sensitive; add it there")
-    if not names: raise InputError(f"no column is called like a sensitive attribute (sex, age, race, ...); name one with --sensitive (columns: {some(roles.columns, 20)})")
-    return names
+    if names: return names
+    have = some(roles.columns, 20)
+    raise InputError(f"no column is called like an attribute (sex, age, race, ...); name one with --sensitive (columns: {have})")
 
+# %% ../nbs/60_cli.ipynb #c074
 def columns_used(roles, kind:str, given:dict) -> dict:
     "What is read for which purpose, as it stands in the report's metadata."
     if kind == DICE: used = {"dice": split_names(given["dice"], roles.columns) if "dice" in given else [roles.dice]}
@@ -286,19 +326,46 @@ def flat(used:dict) -> list:
     "All the column names in it, once each."
     return list(dict.fromkeys(c for v in used.values() for c in ([v] if isinstance(v, str) else v)))
 
-# %% ../nbs/60_cli.ipynb #c059
+# %% ../nbs/60_cli.ipynb #c078
+_ONLY = {"sheet": ("Excel",), "delimiter": ("delimited text",), "encoding": ("delimited text", "JSON", "JSON Lines")}
+
 def open_tables(given:dict, notes) -> tuple:
     "The predictions and the metadata (or `None`), opened."
     from fairmedfm.tables import open_table
     if given["predictions"] == given.get("metadata") == "-": raise InputError("only one table can come from standard input")
-    how = {k: given[k] for k in ("sheet", "delimiter", "encoding") if k in given}
-    return open_table(given["predictions"], notes=notes, **how), open_table(given["metadata"], notes=notes) if "metadata" in given else None
+    if "on" in given and "metadata" not in given: raise InputError("--on joins the table of --metadata, which is not given")
+    table = open_table(given["predictions"], notes=notes, **{k: given[k] for k in _ONLY if k in given})
+    for k, formats in _ONLY.items():
+        if k in given and table.format not in formats:
+            raise InputError(f"--{k} is for {' or '.join(formats)}, and {table.name} is {table.format}; leave it out")
+    return table, open_table(given["metadata"], notes=notes) if "metadata" in given else None
 
+# %% ../nbs/60_cli.ipynb #c080
 def all_columns(table, metadata) -> list:
     "The columns of both."
     return [*table.columns, *(c for c in (metadata.columns if metadata else ()) if c not in table.columns)]
 
-# %% ../nbs/60_cli.ipynb #c061
+# %% ../nbs/60_cli.ipynb #c083
+def _read(table, used, text, ids, roles, given):
+    "One table: what is used and the ids; all columns where only all of them tell that two rows are one."
+    rest = () if roles.id or not ids else table.columns
+    want = list(dict.fromkeys(c for c in (*used, *ids, *rest) if c in table.columns))
+    return table.read([c for c in want if c in text or c not in used], want, given.get("decimal"))
+
+# %% ../nbs/60_cli.ipynb #c085
+def _joined(table, metadata, used, text, ids, roles, given, notes):
+    "The predictions with the columns of the metadata that are used."
+    import pandas as pd
+    from fairmedfm.tables import _join_on, check_repeats, join_tables
+    left, right = _join_on(*(pd.DataFrame(columns=list(t.columns)) for t in (table, metadata)), given.get("on"))
+    predictions = _read(table, used, text, list(dict.fromkeys([left, *ids])), roles, given)
+    theirs = [right, *(c for c in used if c in metadata.columns and c != right)]
+    known = metadata.read([c for c in theirs if c in text or c == right], theirs)
+    for c in ids:
+        if c != left: check_repeats(predictions, c, notes=notes)
+    return join_tables(predictions, known, left if left == right else f"{left}={right}", notes)
+
+# %% ../nbs/60_cli.ipynb #c087
 def read_frame(table, metadata, roles, used:dict, given:dict, notes):
     "The columns that are used, joined with the metadata; no sample twice."
     from fairmedfm.tables import check_repeats
@@ -309,24 +376,7 @@ def read_frame(table, metadata, roles, used:dict, given:dict, notes):
     for c in ids: check_repeats(frame, c, notes=notes)
     return frame
 
-def _read(table, used, text, ids, roles, given):
-    "One table: what is used and the ids; all columns where only all of them tell that two rows are one."
-    rest = () if roles.id or not ids else table.columns
-    want = list(dict.fromkeys(c for c in (*used, *ids, *rest) if c in table.columns))
-    return table.read([c for c in want if c in text or c not in used], want, given.get("decimal"))
-
-def _joined(table, metadata, used, text, ids, roles, given, notes):
-    "The predictions with the columns of the metadata that are used."
-    import pandas as pd
-    from fairmedfm.tables import _join_on, check_repeats, join_tables
-    left, right = _join_on(*(pd.DataFrame(columns=list(t.columns)) for t in (table, metadata)), given.get("on"))
-    predictions = _read(table, used, text, list(dict.fromkeys([left, *ids])), roles, given)
-    known = metadata.read([c for c in (*used, right) if c in metadata.columns and (c in text or c == right)], [right, *(c for c in used if c in metadata.columns and c != right)])
-    for c in ids:
-        if c != left: check_repeats(predictions, c, notes=notes)
-    return join_tables(predictions, known, left if left == right else f"{left}={right}", notes)
-
-# %% ../nbs/60_cli.ipynb #c065
+# %% ../nbs/60_cli.ipynb #c091
 def group_column(column, name:str, unknown=("unknown",)):
     "A column of groups; numbers in their order; an error for a measurement."
     import pandas as pd
@@ -334,16 +384,20 @@ def group_column(column, name:str, unknown=("unknown",)):
     if not any(map(is_number, column.iloc[:200].dropna())): return column
     values = list(column.dropna().unique())
     numbers = [v for v in values if is_number(v)]
-    if len(numbers) > 20: raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with --bins {name}=40,60 (cut points) or --bins {name}=q4 (quartiles)")
+    if len(numbers) > 20:
+        raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with --bins {name}=40,60 (cut points) "
+                         f"or --bins {name}=q4 (quartiles)")
     if not all(is_number(v) or v.lower() in unknown for v in values): return column
     return pd.Series(pd.Categorical(column, sorted(numbers, key=float) + [v for v in values if v not in numbers]), column.index)
 
+# %% ../nbs/60_cli.ipynb #c093
 def _group(column, name, given, unknown):
     "One attribute; what was only found by its name has to look like groups."
     if name in given.get("bins", ()): return column
     out, n = group_column(column, name, unknown), column.nunique()
     if "sensitive" in given or 0 < n <= max(20, len(column) / 2): return out
-    raise InputError(f"{name!r} is empty" if n == 0 else f"{name!r} has {n:,} distinct values in {plural(len(column), 'row')} and is no group")
+    if n == 0: raise InputError(f"{name!r} is empty")
+    raise InputError(f"{name!r} has {n:,} distinct values in {plural(len(column), 'row')} and is no group")
 
 def group_frame(frame, names, given:dict, notes):
     "The attributes as a frame."
@@ -357,7 +411,7 @@ def group_frame(frame, names, given:dict, notes):
     for why in left: notes.add(f"{why}; it was found by its name and is left out")
     return frame[list(out)].assign(**{k: v for k, v in out.items() if v is not frame[k]})
 
-# %% ../nbs/60_cli.ipynb #c070
+# %% ../nbs/60_cli.ipynb #c096
 def _column_of(roles, value):
     try: return roles.class_column(value)
     except InputError: return None
@@ -372,43 +426,53 @@ def class_names(labels, roles, given:dict, notes) -> list:
         return [own.get(c, name) for name, c in names.items()]
     if not found: raise InputError(f"the column {roles.label!r} holds no label")
     differ = f"the classes in {roles.label!r} ({some(found)}) are not the names of the {plural(len(names), 'score column')} ({some(names)})"
-    if "score" not in given or len(found) != len(names): raise InputError(f"{differ}; name the columns with --score and their classes, in the same order, with --classes")
-    notes.add(f"{differ}: taken in sorted order, {', '.join(f'{v!r} is {c}' for v, c in zip(found, names.values()))}; --classes says otherwise")
+    if "score" not in given or len(found) != len(names):
+        raise InputError(f"{differ}; name the columns with --score and their classes, in the same order, with --classes")
+    pairs = ", ".join(f"{v!r} is {c}" for v, c in zip(found, names.values()))
+    notes.add(f"{differ}: taken in sorted order, {pairs}; --classes says otherwise")
     return found
 
-# %% ../nbs/60_cli.ipynb #c073
+# %% ../nbs/60_cli.ipynb #c099
 _NO_USE = {"findings": ("pos_label", "one_vs_rest", "score_column", "classes"), "binary": ("score_column", "classes"), "classes": ()}
 
 def labels_and_scores(frame, roles, given:dict, notes) -> tuple:
     "`(y_true, y_score, more keywords)` for `evaluate`."
     shape = "findings" if roles.findings else "classes" if roles.classes else "binary"
-    for o in SCORE_OPTIONS:
-        if o.dest in given and o.dest in _NO_USE[shape]: raise InputError(f"{o.flag} means nothing with {'several findings' if roles.findings else 'one score column'}; leave it out")
-    if "one_vs_rest" in given and "pos_label" not in given: raise InputError("--one-vs-rest needs --pos-label, the class to set against the rest")
+    stray = [o.flag for o in SCORE_OPTIONS if o.dest in given and o.dest in _NO_USE[shape]]
+    where = "several findings" if roles.findings else "one score column"
+    if stray: raise InputError(f"{stray[0]} means nothing with {where}; leave it out")
+    if "one_vs_rest" in given and "pos_label" not in given: raise InputError("--one-vs-rest needs --pos-label, the class against the rest")
     if roles.findings:
         labels, scores = map(list, zip(*roles.findings.values()))
-        return frame[labels].set_axis(list(roles.findings), axis=1), frame[scores].set_axis(list(roles.findings), axis=1), {"multi_label": True}
-    if not roles.classes: return frame[roles.label], frame[roles.score], {"score_type": "logit"} if roles.score_type and "score_type" not in given else {}
+        return *(frame[c].set_axis(list(roles.findings), axis=1) for c in (labels, scores)), {"multi_label": True}
+    logit = {"score_type": "logit"} if roles.score_type and "score_type" not in given else {}
+    if not roles.classes: return frame[roles.label], frame[roles.score], logit
     scores = frame[list(roles.classes.values())]
     if not {"score_column", "classes"} & set(given): scores = scores.set_axis(class_names(frame[roles.label], roles, given, notes), axis=1)
     return frame[roles.label], scores, {}
 
-# %% ../nbs/60_cli.ipynb #c077
+# %% ../nbs/60_cli.ipynb #c103
 def keywords(given:dict, kind:str) -> dict:
     "What is handed on to the library as it is."
-    return {"bins": given.get("bins"), **{o.to: given[o.dest] for o in SCORE_OPTIONS if o.to and o.dest in given and (not o.kinds or kind in o.kinds)}}
+    rows = [o for o in SCORE_OPTIONS if o.to and o.dest in given and (not o.kinds or kind in o.kinds)]
+    return {"bins": given.get("bins"), **{o.to: given[o.dest] for o in rows}}
 
+# %% ../nbs/60_cli.ipynb #c105
 def check_finite(scores) -> None:
     "Raise where a score is infinite; rows count from 0, as everywhere in the library."
     import numpy as np
     for name, column in scores.items() if scores.ndim > 1 else [(scores.name, scores)]:
         rows = np.flatnonzero(np.isinf(column.to_numpy())) if column.dtype.kind == "f" else ()
-        if len(rows): raise InputError(f"{name!r} is infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); find out why the model gave no number")
+        if not len(rows): continue
+        where = f"{plural(len(rows), 'row')} (row {some(rows.tolist())})"
+        raise InputError(f"{name!r} is infinite in {where}; find out why the model gave no number")
 
+# %% ../nbs/60_cli.ipynb #c107
 def from_one(text) -> str:
     "A sentence in which rows count from 1, as people count the rows of a table below its header."
     return re.sub(r"\brow (\d+(?:, \d+)*)", lambda m: "row " + re.sub(r"\d+", lambda d: str(int(d[0]) + 1), m[1]), str(text))
 
+# %% ../nbs/60_cli.ipynb #c109
 def score_classes(frame, roles, groups, given:dict, notes):
     "The report of labels and scores."
     from fairmedfm.report import evaluate
@@ -419,27 +483,30 @@ def score_classes(frame, roles, groups, given:dict, notes):
     if "score_type" in more: report.metadata["score_type"] = f"logit (the column is called {roles.score!r})"
     return report
 
-# %% ../nbs/60_cli.ipynb #c081
+# %% ../nbs/60_cli.ipynb #c112
 def folder_of(column, table, metadata, given) -> Path:
     "The folder that paths in a column are relative to: that of its table."
     source = given["predictions"] if metadata is None or column in table.columns else given["metadata"]
     return Path(".") if source == "-" else Path(source).expanduser().parent
 
+# %% ../nbs/60_cli.ipynb #c114
 def score_masks(frame, used, folder:Callable, groups, given:dict):
     "The report of masks in files; `folder` tells which one the paths of a column are relative to."
     from fairmedfm.report import evaluate_segmentation
     from fairmedfm.tables import resolve_paths
-    try: files = {side: resolve_paths(frame[used[side]], folder(used[side]), allow_outside="allow_outside" in given, column=used[side]) for side in ("pred_mask", "true_mask")}
-    except InputError as e: raise InputError(f"{e} (--allow-outside accepts such paths)" if "outside the folder" in str(e) or "out of the folder" in str(e) else e) from None
-    return evaluate_segmentation(groups, pred_masks=files["pred_mask"], true_masks=files["true_mask"], **keywords(given, MASKS))
+    files = lambda column: resolve_paths(frame[column], folder(column), allow_outside="allow_outside" in given, column=column)
+    try: pred, true = files(used["pred_mask"]), files(used["true_mask"])
+    except InputError as e: raise InputError(f"{e} (--allow-outside accepts such paths)" if "of the folder" in str(e) else e) from None
+    return evaluate_segmentation(groups, pred_masks=pred, true_masks=true, **keywords(given, MASKS))
 
+# %% ../nbs/60_cli.ipynb #c116
 def score_dice(frame, used, groups, given:dict):
     "The report of Dice values."
     from fairmedfm.report import evaluate_segmentation
     columns = used["dice"]
     return evaluate_segmentation(groups, dice=frame[columns[0]] if len(columns) == 1 else frame[columns], **keywords(given, DICE))
 
-# %% ../nbs/60_cli.ipynb #c085
+# %% ../nbs/60_cli.ipynb #c119
 def found_by_name(used:dict, given:dict) -> dict:
     "The part of the columns that nobody typed."
     return {role: names for role, names in used.items() if role not in given}
@@ -451,18 +518,20 @@ def found_line(found:dict) -> str:
     "`columns found by name: label 'y_true', score 'y_score', sensitive 'sex', 'age'`."
     return "columns found by name: " + ", ".join(_told(role, names) for role, names in found.items())
 
+# %% ../nbs/60_cli.ipynb #c121
 def their_words(used:dict) -> dict:
     "What the library calls the labels, scores and weights, and what the table does."
-    own = {"y_true": used.get("label"), "y_score": used.get("score"), "sample_weight": used.get("weight")}
-    return {word: repr(c) if isinstance(c, str) else {"y_true": "the labels", "y_score": "the scores"}[word] for word, c in own.items() if c}
+    own = (("y_true", "label", "the labels"), ("y_score", "score", "the scores"), ("sample_weight", "weight", "the weights"))
+    return {word: repr(used[role]) if isinstance(used[role], str) else several for word, role, several in own if role in used}
 
-# %% ../nbs/60_cli.ipynb #c087
+# %% ../nbs/60_cli.ipynb #c123
 def report_of(kind:str, frame, roles, used:dict, groups, folder:Callable, given:dict, notes):
     "The report of a table of any kind."
     if kind == MASKS: return score_masks(frame, used, folder, groups, given)
     try: return score_classes(frame, roles, groups, given, notes) if kind == CLS else score_dice(frame, used, groups, given)
     except InputError as e: raise InputError(from_one(e)) from None
 
+# %% ../nbs/60_cli.ipynb #c125
 def make_report(given:dict, notes) -> tuple:
     "`(report, line about columns found by name)` for the arguments of `score`."
     table, metadata = open_tables(given, notes)
@@ -478,11 +547,12 @@ def make_report(given:dict, notes) -> tuple:
     found = found_by_name(used, given)
     source = {k: t.name.encode("utf-8", "replace").decode() for k, t in (("predictions", table), ("metadata", metadata)) if t}
     report.metadata = {"source": source, "columns": used, "found_by_name": list(found), **report.metadata}
-    if roles.findings and roles.unused and "label" not in given: notes.add(f"{some(roles.unused)}: no column of labels or scores goes with it; left out")
+    if roles.findings and roles.unused and "label" not in given:
+        notes.add(f"{some(roles.unused)}: no column of labels or scores goes with it; left out")
     report.warnings = list(dict.fromkeys(in_flags(w, kind, their_words(used)) for w in [*notes, *report.warnings]))
     return report, found_line(found) if found else ""
 
-# %% ../nbs/60_cli.ipynb #c090
+# %% ../nbs/60_cli.ipynb #c128
 FORMATS = {"table": str, "json": lambda r: r.to_json(), "markdown": lambda r: r.to_markdown()}
 OUTPUTS = {".json": lambda r, path: r.to_json(path), ".csv": lambda r, path: r.to_csv(path), ".md": lambda r, path: r.to_markdown(path)}
 
@@ -490,24 +560,28 @@ def check_outputs(given:dict) -> None:
     "Raise for an output that cannot be written."
     for path in map(Path, given.get("output", ())):
         if path.is_dir(): raise InputError(f"--output {path} is a folder; give the name of a file in it, such as {path / 'fairness.json'}")
-        if path.suffix.lower() not in OUTPUTS: raise InputError(f"--output {path}: a report is written to files ending in {', '.join(OUTPUTS)}")
+        if path.suffix.lower() not in OUTPUTS:
+            raise InputError(f"--output {path}: a report is written to files ending in {', '.join(OUTPUTS)}")
         if not path.parent.is_dir(): raise InputError(f"--output {path}: the folder {path.parent} does not exist; create it first")
         sources = [Path(given[k]) for k in ("predictions", "metadata") if k in given]
-        if path.exists() and any(s.exists() and s.samefile(path) for s in sources): raise InputError(f"--output {path} is the table that is read; give another name")
+        if path.exists() and any(s.exists() and s.samefile(path) for s in sources):
+            raise InputError(f"--output {path} is the table that is read; give another name")
 
+# %% ../nbs/60_cli.ipynb #c130
 def write_outputs(report, given:dict) -> None:
     "The report into every file that was asked for."
     for path in map(Path, given.get("output", ())):
         try: OUTPUTS[path.suffix.lower()](report, path)
         except OSError as e: raise InputError(f"cannot write {path}: {e.strerror or e}") from None
 
-# %% ../nbs/60_cli.ipynb #c093
+# %% ../nbs/60_cli.ipynb #c133
 def say(kind:str, text:str) -> None:
     "One line on stderr."
     if sys.stderr is not None: print(f"fairmedfm: {kind}{': ' if kind else ''}{_visible(' '.join(str(text).split()))}", file=sys.stderr)
 
 def _visible(text): return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
 
+# %% ../nbs/60_cli.ipynb #c135
 def put(text:str, is_json:bool=False) -> None:
     "Text on stdout, whatever its encoding can hold."
     text, code = text if is_json else _visible(text), getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -519,6 +593,7 @@ def put(text:str, is_json:bool=False) -> None:
     except BrokenPipeError: raise
     except OSError as e: let_go(); raise InputError(f"cannot write to standard output: {e.strerror or e}") from None
 
+# %% ../nbs/60_cli.ipynb #c137
 def let_go() -> None:
     "Whatever is left for stdout goes nowhere; no complaint at exit."
     try: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -528,7 +603,7 @@ def on_terminal() -> bool:
     "Whether a person reads stdout."
     return bool(getattr(sys.stdout, "isatty", lambda: False)())
 
-# %% ../nbs/60_cli.ipynb #c096
+# %% ../nbs/60_cli.ipynb #c139
 def emit(report, given:dict, line:str="", default:str|None=None) -> None:
     "Write the files, print the report, and say on stderr what has to be said."
     form = given.get("format") or default or ("table" if on_terminal() else "json")
@@ -539,6 +614,7 @@ def emit(report, given:dict, line:str="", default:str|None=None) -> None:
             for w in report.warnings: say("warning", w)
     put(FORMATS[form](report), form == "json")
 
+# %% ../nbs/60_cli.ipynb #c141
 def score(given:dict) -> int:
     "`fairmedfm score`: 0, or 3 when no attribute has two groups that can be compared."
     check_outputs(given)
@@ -548,13 +624,13 @@ def score(given:dict) -> int:
     say("", "nothing could be compared: no attribute has two groups that can be evaluated")
     return 3
 
-# %% ../nbs/60_cli.ipynb #c098
+# %% ../nbs/60_cli.ipynb #c143
 def demo_table() -> str:
     "The text of the table that comes with the package."
     from importlib.resources import files
     return files("fairmedfm").joinpath("data", "nhefs.csv").read_text(encoding="utf-8")
 
-# %% ../nbs/60_cli.ipynb #c101
+# %% ../nbs/60_cli.ipynb #c146
 def _ends(report, gap:str, column:str) -> tuple:
     "Of the attribute with the largest `gap`: names of the groups with the smallest and the largest value, and the two values."
     name = report.summary[gap].idxmax()
@@ -570,13 +646,18 @@ def explain(report, event:str="died") -> list:
     calm, off, good, bad = _ends(report, "ece-gap", "ece")
     sway = 196 * (g[at] * (1 - g[at]) / pos).astype(float) ** 0.5
     vague, eo = sway.idxmax(), 100 * report.summary.loc[sway.idxmax()[0], "eo"]
-    return [f"{o['tp'] + o['fn']:,} of {o['n']:,} people {event}. Of two people of whom one {event}, the score puts that one first in {o['auc']:.0%} of pairs (AUC {o['auc']:.3f}).",
-            f"Within {worst[0]} {worst[1]} it does so in {auc:.0%} (AUC {auc:.3f}): a number over everybody can hide its groups. The largest AUC gap is by {gap.idxmax()}, {gap.max():.3f}.",
-            f"One threshold for all ({t['value']:.3f}) finds {most:.0%} of those who {event} in {high} and {least:.0%} in {low}, by a model that never saw {low.split()[0]}.",
-            f"The predicted risk is off by {100 * bad:.0f} points on average in {off} and by {100 * good:.0f} in {calm}; over everybody it is {100 * o['ece']:.0f}.",
-            f"Few cases say little: {pos[vague]:,} {event} in {vague[0]} {vague[1]}, so the {g.loc[vague, at]:.0%} found there may be {sway.max():.0f} points more or less; the gap by {vague[0]} is {eo:.0f} points."]
+    return [f"{o['tp'] + o['fn']:,} of {o['n']:,} people {event}. Of two people of whom one {event}, the score puts that one first in "
+            f"{o['auc']:.0%} of pairs (AUC {o['auc']:.3f}).",
+            f"Within {worst[0]} {worst[1]} it does so in {auc:.0%} (AUC {auc:.3f}): a number over everybody can hide its groups. "
+            f"The largest AUC gap is by {gap.idxmax()}, {gap.max():.3f}.",
+            f"One threshold for all ({t['value']:.3f}) finds {most:.0%} of those who {event} in {high} and {least:.0%} in {low}, "
+            f"by a model that never saw {low.split()[0]}.",
+            f"The predicted risk is off by {100 * bad:.0f} points on average in {off} and by {100 * good:.0f} in {calm}; "
+            f"over everybody it is {100 * o['ece']:.0f}.",
+            f"Few cases say little: {pos[vague]:,} {event} in {vague[0]} {vague[1]}, so the {g.loc[vague, at]:.0%} found there may be "
+            f"{sway.max():.0f} points more or less; the gap by {vague[0]} is {eo:.0f} points."]
 
-# %% ../nbs/60_cli.ipynb #c102
+# %% ../nbs/60_cli.ipynb #c147
 def demo_report():
     "The report of the table that comes with the package."
     import io
@@ -585,7 +666,9 @@ def demo_report():
     people = pd.read_csv(io.StringIO(demo_table()))
     return evaluate(people["y_true"], people["y_score"], people[["sex", "race", "age"]], bins={"age": [40, 60]})
 
+# %% ../nbs/60_cli.ipynb #c149
 DEMO_OPTIONS = (Option("--save", "output", "write the table itself to a file, to try fairmedfm score on it", "FILE"), *OUTPUT_OPTIONS)
+DEMO_NEXT = "Your own table: fairmedfm score predictions.csv --sensitive sex age --bins age=40,60"
 
 def demo(given:dict) -> int:
     "`fairmedfm demo`: score the table that comes with the package, and say what it shows."
@@ -594,10 +677,11 @@ def demo(given:dict) -> int:
     if "save" in given: write_text(given["save"], demo_table())
     report = demo_report()
     emit(report, given, default="table")
-    if given.get("format", "table") == "table": put("\n".join(["", "What it shows", *(f"{i}. {s}" for i, s in enumerate(explain(report), 1)), "", "Your own table: fairmedfm score predictions.csv --sensitive sex age --bins age=40,60"]))
+    lines = ["", "What it shows", *(f"{i}. {s}" for i, s in enumerate(explain(report), 1)), "", DEMO_NEXT]
+    if given.get("format", "table") == "table": put("\n".join(lines))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c106
+# %% ../nbs/60_cli.ipynb #c153
 class Command(NamedTuple):
     "One command: `run` takes the arguments given and returns the exit code."
     name: str
@@ -607,6 +691,7 @@ class Command(NamedTuple):
     about: str = ""                 # more for its own help
     table: bool = False             # takes a table of predictions
 
+# %% ../nbs/60_cli.ipynb #c155
 SCORE_ABOUT = """Columns are found by their common names (label, y_true, target; score, y_score, prob; label_x with score_x; prob_0 prob_1;
 dice; pred_mask with gt_mask) unless they are named. Tables: CSV and relatives, Parquet, Feather, Excel, JSON, JSON Lines,
 also packed (.gz .bz2 .xz .zip). Exit codes: 0 fine, 2 something to mend, 3 nothing could be compared.
@@ -622,23 +707,26 @@ examples:
 COMMANDS = (
     Command("score", "fairness of a model from a table of its predictions", SCORE_OPTIONS, score, SCORE_ABOUT, table=True),
     Command("demo", "score a real table that comes with the package, and explain what it shows", DEMO_OPTIONS, demo,
-            "The table is of NHEFS, a US health survey (public domain): 1,629 people, who died by 1992, and the risk that a\nlogistic regression on other factors of 1971 gave them. It works offline."),
+            "The table is of NHEFS, a US health survey (public domain): 1,629 people, who of them died by 1992, and the risk that a\n"
+            "logistic regression on other factors of 1971 gave them. It works offline."),
 )
 
-# %% ../nbs/60_cli.ipynb #c108
+# %% ../nbs/60_cli.ipynb #c157
 def build_parser(commands=COMMANDS) -> Parser:
     "The parser of the whole command line."
     from fairmedfm import __version__
     shape = dict(formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser = Parser(prog="fairmedfm", description="Does a medical imaging model work equally well for everyone?", epilog="fairmedfm COMMAND --help explains a command", **shape)
+    parser = Parser(prog="fairmedfm", description="Does a medical imaging model work equally well for everyone?",
+                    epilog="fairmedfm COMMAND --help explains a command", **shape)
     parser.add_argument("--version", action="version", version=f"fairmedfm {__version__}")
     rows = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for c in commands:
         sub = rows.add_parser(c.name, help=c.help, description=c.help[0].upper() + c.help[1:] + ".", epilog=c.about, **shape)
-        if c.table: sub.add_argument("predictions", nargs="?", default=argparse.SUPPRESS, help="table with one row per sample; - for standard input")
+        if c.table: sub.add_argument("predictions", nargs="?", default=argparse.SUPPRESS, help="a table of samples; - for standard input")
         add_options(sub, c.options)
     return parser
 
+# %% ../nbs/60_cli.ipynb #c159
 def parse(argv, commands=COMMANDS) -> tuple:
     "`(command, arguments given)`."
     names = {c.name: c for c in commands}
@@ -648,13 +736,15 @@ def parse(argv, commands=COMMANDS) -> tuple:
     given = vars(space)
     command = names.get(given.pop("command", None))
     if command is None: raise stray(rest, []) if rest else InputError(f"name a command: {', '.join(names)}")
-    if command.table and rest and "predictions" not in given and (rest[0] == "-" or not rest[0].startswith("-")): given["predictions"] = rest.pop(0)
+    late = command.table and "predictions" not in given and rest and (rest[0] == "-" or not rest[0].startswith("-"))
+    if late: given["predictions"] = rest.pop(0)       # some versions of argparse leave a table behind the options over
     if rest: raise stray(rest, command.options)
     return command, values_of(take_table(given, command.options) if command.table else given, command.options)
 
-# %% ../nbs/60_cli.ipynb #c112
+# %% ../nbs/60_cli.ipynb #c163
 def main(argv=None) -> int:
-    "Run a command line (by default the program's own); returns the exit code: 0 fine, 2 something to mend, 3 nothing could be compared, 1 a bug, 130 interrupted, 141 pipe closed."
+    """Run a command line (by default the program's own); returns the exit code: 0 fine, 2 something to mend, 3 nothing could be compared,
+    1 a bug, 130 interrupted, 141 pipe closed."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
         with warnings.catch_warnings():
@@ -667,5 +757,5 @@ def main(argv=None) -> int:
     except KeyboardInterrupt: return 130
     except Exception as e:
         if os.environ.get("FAIRMEDFM_TRACEBACK"): raise
-        say("error", f"{type(e).__name__}: {e} (this should not happen; please report it with the traceback that FAIRMEDFM_TRACEBACK=1 shows)")
+        say("error", f"{type(e).__name__}: {e} (a bug: please report it with the traceback that FAIRMEDFM_TRACEBACK=1 shows)")
         return 1

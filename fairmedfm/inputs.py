@@ -94,6 +94,7 @@ def as_array(x, what:str="the input") -> np.ndarray:
     a = convert(x, what) if convert else _from_list(list(x), what)
     if a.ndim == 0: _refuse(what, f"is a single value ({shown(a.item())}); give one value per sample")
     if a.dtype.kind == "c": _refuse(what, "holds complex numbers")
+    if a.dtype.char == "g": return a.astype(np.float64)
     return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
 
 # %% ../nbs/01_inputs.ipynb #c018
@@ -138,7 +139,7 @@ def _text(v):
     "One spelling for one value: `1`, `1.0` and `np.int8(1)` are `'1'`; text stays as it is."
     if isinstance(v, (float, np.floating)) and float(v).is_integer(): return str(int(v))
     if isinstance(v, bytes): v = v.decode("utf-8", "replace")
-    if isinstance(v, (np.datetime64, datetime.date)): v = pd.Timestamp(v); v = v.date() if v == v.normalize() else v
+    if isinstance(v, (np.datetime64, datetime.date)) and not pd.isna(v): v = pd.Timestamp(v); v = v.date() if v == v.normalize() else v
     return str(v).encode("utf-8", "backslashreplace").decode()          # lone surrogates cannot be written
 
 def label_values(y) -> list:
@@ -151,9 +152,12 @@ def label_values(y) -> list:
 def binary(y, pos_label=None, *, drop_labels=(), one_vs_rest=False, what="y_true", notes=None):
     "`(y as 0/1 uint8, known)` where `known` marks the rows whose label is neither missing nor dropped (`None` = all rows)."
     if pos_label is None and not len(np.atleast_1d(drop_labels)) and y.dtype.kind in "bui" and y.size and y.max() <= 1 and y.min() >= 0: return y.astype(np.uint8), None
+    if y.dtype == np.float16: y = y.astype(np.float32)                         # pandas has no float16
     known = ~_is_missing(y)
+    try: label_values(y[known])
+    except TypeError: raise InputError(f"{what} holds lists or other compound values ({shown(next(v for v in y if not isinstance(v, (str, bytes)) and np.iterable(v)))}); give one label per sample") from None
     if drop := {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}:
-        text = pd.Series(y).map(_text)
+        text = pd.Series(y, dtype=object).map(_text)
         known &= ~text.isin(drop).to_numpy()
         if notes is not None and (never := drop - set(text)): notes.add(f"{what}: drop_labels {some(sorted(never))} never occurs")
     values = label_values(y[known])
@@ -167,7 +171,7 @@ def binary(y, pos_label=None, *, drop_labels=(), one_vs_rest=False, what="y_true
         coded = {v: int(n == _text(pos_label)) for v, n in names.items()}
     if notes is not None and not known.all(): notes.add(f"{what}: {plural(int((~known).sum()), 'row')} without a usable label left out")
     out = np.zeros(len(y), np.uint8)
-    out[known] = y[known].astype(np.uint8) if all(k == v for k, v in coded.items() if not isinstance(k, str)) and y.dtype.kind in "fbiu" else pd.Series(y[known]).map(coded).to_numpy(np.uint8)
+    out[known] = y[known].astype(np.uint8) if all(k == v for k, v in coded.items() if not isinstance(k, str)) and y.dtype.kind in "fbiu" else pd.Series(y[known], dtype=object).map(coded).to_numpy(np.uint8)
     return out, None if known.all() else known
 
 def _which_is_positive(values, what):
@@ -304,8 +308,9 @@ def _by_whole_name(classes, names):
 
 def class_order(y, n_columns:int, names, labels, notes=None) -> list:
     "The class of each score column, as text."
+    if labels is not None and (isinstance(labels, str) or not np.iterable(labels)): raise InputError(f"labels={shown(labels)} is not a list of classes, one per column of y_score")
     classes = [_text(v) for v in (label_values(y) if labels is None else labels)]
-    if len(set(classes)) < len(classes): raise InputError(f"labels={shown(list(labels))} names a class twice")
+    if len(set(classes)) < len(classes): raise InputError(f"labels={shown(classes)} names a class twice")
     if names and len(set(names)) < len(names): raise InputError(f"y_score has two columns called {next(n for n in names if names.count(n) > 1)!r}; rename one")
     if names and labels is None and (by_name := list(names) if set(classes) <= set(names) else _by_whole_name(classes, names)): return by_name
     whole = [int(c) for c in classes] if labels is None and all(c.lstrip("-").isdigit() for c in classes) else None
@@ -333,7 +338,7 @@ def _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, 
 def _fit_shapes(s, y, y_score):
     if y.ndim > 2 or s.ndim > 2: raise InputError(f"labels have shape {y.shape} and scores {s.shape}; give (n,) or (n, columns)")
     y, s = (a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for a in (y, s))
-    if len(s) != len(y) and s.ndim == 1 and isinstance(y_score, (list, tuple)) and len(y_score) == len(y): s = s.reshape(len(y), -1)   # rows, not batches
+    if len(s) != len(y) and s.ndim == 1 and isinstance(y_score, (list, tuple)) and len(y_score) == len(y) and s.size and s.size % len(y) == 0: s = s.reshape(len(y), -1)   # rows, not batches
     if not len(y): raise InputError("y_true is empty; there is nothing to evaluate")
     if len(y) != len(s): raise InputError(f"y_true has {plural(len(y), 'sample')} and y_score has {len(s):,}")
     return s, y
@@ -506,9 +511,7 @@ def _to_numbers(a, name, unknown_words):
         return _finite(name, values), {w: len(rows) for w, rows in lost.items() if len(rows)}
     text = pd.Series(a, dtype=object).map(lambda v: v.strip() if isinstance(v, str) else v)
     words = text.map(lambda v: isinstance(v, str) and (v == "" or v.lower() in unknown_words))
-    values = pd.to_numeric(text.where(~words), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-    bad = np.flatnonzero(np.isnan(values) & ~words.to_numpy() & ~pd.isna(text).to_numpy())
-    if len(bad): raise InputError(f"{name!r} cannot be binned: {some(text.iloc[bad[:3]].tolist())} at row {some(bad.tolist(), 3)} is not a number")
+    values = to_float(text.where(~words, None).to_numpy(dtype=object), f"{name!r}, which is to be binned,")
     return _finite(name, values), {k: int(v) for k, v in text[words].value_counts().items()}
 
 def binned(name, a, spec, unknown_words, notes) -> Grouping:
@@ -534,7 +537,7 @@ def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), 
         a = as_array(column, name)
         if a.ndim != 1: raise InputError(f"{name!r} has shape {a.shape}; give one group per sample, or a table with a column per attribute")
         if spec is not None: return binned(name, a, spec, unknown_words, notes)
-        try: codes, values = factorize(a)
+        try: codes, values = factorize(a.astype(np.float32) if a.dtype == np.float16 else a)
         except TypeError: raise InputError(f"{name!r} holds lists or other compound values ({shown(a.ravel()[0])}); give one plain value per sample") from None
         if a.dtype.kind in "fiu" and len(values) > MAX_NUMERIC_GROUPS:
             raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with bins={{{name!r}: [40, 60]}} (cut points) or bins={{{name!r}: 4}} (quantiles)")

@@ -36,7 +36,9 @@ class Mask(NamedTuple):
 
 # %% ../nbs/03_masks.ipynb #c010
 def _numpy(path):
-    data = np.load(path, allow_pickle=False)
+    with open(path, "rb") as file: return _from_numpy(np.load(file, allow_pickle=False))
+
+def _from_numpy(data):
     if isinstance(data, np.ndarray): return Mask(data)
     with data:
         name = data.files[0] if len(data.files) == 1 else "mask"
@@ -242,7 +244,8 @@ def as_labels(a, mask_threshold:float=0.5):
     if not a.dtype.isnative: a = a.astype(a.dtype.newbyteorder("="))
     if kind in "bui": return a, 0
     if kind != "f": raise InputError(f"holds {a.dtype} values; a mask holds booleans, whole-number labels or probabilities")
-    low, high, ulp = a.min(), a.max(), max(float(np.finfo(a.dtype).eps), float(np.finfo(np.float32).eps))
+    with np.errstate(over="ignore"): low, high = float(a.min()), float(a.max())
+    ulp = max(float(np.finfo(a.dtype).eps), float(np.finfo(np.float32).eps))
     if not (np.isfinite(low) and np.isfinite(high)):
         bad = ~np.isfinite(a)
         first = tuple(np.argwhere(bad)[0].tolist())

@@ -20,13 +20,18 @@ import numpy as np
 import pandas as pd
 
 from .core import InputError, Notes, plural, require, some, unknown_name
-from .inputs import align, as_array, factorize, groupings
+from .inputs import align, as_array, factorize, groupings, sigmoid
 from .masks import MASK_METRICS, dice_values
 from .metrics import Comparison, compare_groups, metric_parts
 
 # %% auto #0
-__all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'DIRECTION', 'Look', 'look', 'clean',
-           'short', 'short_names', 'Rows', 'column_of', 'pick', 'group_numbers', 'forest']
+__all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'WORDS', 'DIRECTION', 'REST', 'VERDICTS',
+           'MANY', 'ODDS', 'KINDS', 'OF_SCORES', 'VARIABLES', 'Look', 'look', 'clean', 'short', 'short_names', 'Rows',
+           'column_of', 'words', 'pick', 'group_numbers', 'forest', 'pair_numbers', 'verdict_kind', 'differences',
+           'tolerance_of', 'counts', 'wilson', 'Asked', 'asked', 'units', 'roc_points', 'pr_points', 'named_few',
+           'roc_by_group', 'draw_roc', 'pr_by_group', 'draw_pr', 'calibration_points', 'calibration_by_group',
+           'draw_calibration', 'score_histograms', 'draw_histograms', 'dice_by_group', 'dice_of', 'dice_by_size',
+           'trade_off', 'trade_off_table', 'pareto', 'plot', 'to_svg']
 
 # %% ../nbs/06_plots.ipynb #c007
 INK, MUTED, RULE, BAND, PAPER = "#1b1e23", "#5d646e", "#c9ced6", "#e4e8ee", "#fffffe"
@@ -93,9 +98,9 @@ class Rows:
     "Row labels along the y axis: `add` returns the row's y; `draw` writes the labels once axes are there."
     def __init__(self): self.y, self.items = 0.0, []
     def heading(self, text): self._put(" ".join(short(text, 60, 1)), None, True); return self
-    def add(self, lines, right="") -> float: return self._put(lines, right, False)
-    def _put(self, lines, right, bold):
-        size = (1.15 if self.items and bold else 1.0) if isinstance(lines, str) else max(1.0, .72 * len(lines) + .28)
+    def add(self, lines, right="", size=None) -> float: return self._put(lines, right, False, size)
+    def _put(self, lines, right, bold, size=None):
+        size = size or ((1.15 if self.items and bold else 1.0) if isinstance(lines, str) else max(1.0, .72 * len(lines) + .28))
         self.y += size / 2
         self.items.append((at := self.y, lines, right, bold)); self.y += size / 2
         return at
@@ -132,7 +137,21 @@ NAMES = {"auc": "AUC", "acc": "accuracy", "bce": "cross-entropy", "ece": "calibr
          "ce_debiased": "calibration error (de-biased)", "cal_slope": "calibration slope", "cal_intercept": "calibration intercept", "tpr_at_tnr80": "sensitivity at 80 % specificity", "tpr_at_tnr90": "sensitivity at 90 % specificity",
          "tnr_at_tpr80": "specificity at 80 % sensitivity", "tnr_at_tpr90": "specificity at 90 % sensitivity", "underdiagnosis_no_finding": "underdiagnosis"}
 
-# %% ../nbs/06_plots.ipynb #c027
+#| export
+def words(column:str) -> str:
+    "A column of a report as a reader would say it."
+    name, _, at = column.partition("@")
+    if name in WORDS: return WORDS[name]
+    for start, say in (("overall-", "overall {}"), ("worst-", "worst group's {}"), ("mean_", "mean {}"), ("min_", "lowest {}"), ("max_", "highest {}"), ("delta_", "{} gap"), ("std_", "std of {}"), ("median_", "median {}"), ("q25_", "{}, 25 %"), ("q75_", "{}, 75 %")):
+        if name.startswith(start): return say.format(_plainly(name[len(start):]))
+    return (f"{_plainly(name[:-4])} gap" if name.endswith("-gap") else _plainly(name)) + (f" at {at}" if at else "")
+
+def _plainly(name): return MASK_METRICS[name].title if name in MASK_METRICS and name not in NAMES else NAMES.get(name, name)
+
+WORDS = {"n": "samples", "n_groups": "groups compared", "n_left_out": "groups left out", "eod": "equalized odds score (1 is fair)", "eo": "sensitivity gap (equal opportunity)", "std": "std over samples", "median": "median", "q25": "25 %", "q75": "75 %",
+         "es_dice": "equity-scaled Dice", "skewness_dice": "ratio of errors (1 is fair)", "std_dice": "std of group means", "skipped": "why left out", "missing": "without a value", "min_dice": "worst group's Dice", "max_dice": "best group's Dice"}
+
+# %% ../nbs/06_plots.ipynb #c028
 def pick(report, frame, target=None, attribute=None):
     "The rows of one target and one attribute (or of every attribute), without the level `target`."
     if (target is not None) and not report.targets: raise InputError(f"this report has one question, so there is no target {target!r} to choose")
@@ -165,8 +184,8 @@ def group_numbers(report, metric=None, *, target=None, attribute=None) -> pd.Dat
     out[["low", "high"]] = [limits.get((a, str(b)), (np.nan, np.nan)) for a, b in zip(out.attribute, out.group)]
     return out
 
-# %% ../nbs/06_plots.ipynb #c031
-def _show(v) -> str: return "–" if v is None or not np.isfinite(v) else f"{v:.3f}" if abs(v) < 10 else f"{v:.1f}"
+# %% ../nbs/06_plots.ipynb #c032
+def _show(v) -> str: return "–" if v is None or not np.isfinite(v) else (f"{v:.3f}" if abs(v) < 10 else f"{v:,.1f}").replace("-", "−")
 
 def _span(ax, values, bounds=None):
     "x limits around the finite values, a little wider than they are, within `bounds`."
@@ -199,6 +218,463 @@ def forest(
     ax.hlines(at, t["low"].fillna(t["value"]), t["high"].fillna(t["value"]), color=ink.colour, lw=2)
     ax.plot(t["value"], at, ink.mark, color=ink.colour, ms=6)
     if np.isfinite(whole): ax.axvline(whole, color=MUTED, lw=1, ls=(0, (4, 3)))
-    _dress(ax, title + (f", {target or report.targets[0]}" if report.targets else ""), ". ".join(filter(None, [DIRECTION.get(better, f"{better} is best"), f"dashed: everybody, {_show(whole)}" if np.isfinite(whole) else "", "bars: intervals" if ci else "no intervals"])))
+    _dress(ax, title + (f", {target or report.targets[0]}" if report.targets else ""), " · ".join(filter(None, [DIRECTION.get(better, f"{better} is best"), f"dashed: everybody, {_show(whole)}" if np.isfinite(whole) else "", "bars: intervals" if ci else "no intervals"])))
     _span(ax, [*t["value"], *t["low"], *t["high"], whole]); rows.draw(ax)
     return ax
+
+# %% ../nbs/06_plots.ipynb #c036
+REST = "(rest)"
+
+def _raw_pairs(g) -> list:
+    "Pairs of one attribute's groups and their differences without intervals."
+    g = g[np.isfinite(g["value"])].reset_index(drop=True)
+    first = int(g["n"].astype(float).idxmax()) if len(g) else 0
+    pairs = [(i, j) for i in range(len(g)) for j in range(i + 1, len(g))] if len(g) <= 4 else [(i, first) for i in range(len(g)) if i != first]
+    return [(g.attribute[i], g.group[i], g.group[j], g.value[i] - g.value[j], np.nan, np.nan, None) for i, j in pairs]
+
+def _told_pairs(p, k:int) -> list:
+    "Rows of `report.pairwise` to draw for an attribute of `k` groups."
+    rest = p["group_b"].astype(str) == REST
+    p = p[~rest] if k <= 4 or not rest.any() else p[rest]
+    return list(zip(p["attribute"], p["group_a"], p["group_b"], p["difference"], p["low"], p["high"], p["verdict"] if "verdict" in p else [None] * len(p)))
+
+def pair_numbers(report, metric=None, *, target=None, attribute=None) -> pd.DataFrame:
+    "The signed differences that are drawn: `attribute`, `group_a`, `group_b`, `difference` (first − second), `low`, `high`, `verdict`, `n_a`, `n_b`."
+    name, *_ = column_of(report, metric)
+    told, out = _of_metric(report, "pairwise", name, target, attribute), []
+    for a, g in group_numbers(report, metric, target=target, attribute=attribute).groupby("attribute", sort=False):
+        mine = None if told is None else told[told["attribute"] == a]
+        n = dict(zip(g["group"].astype(str), g["n"].astype(float)))
+        rows = _raw_pairs(g) if mine is None or not len(mine) else _told_pairs(mine, len(g))
+        out += [(*r, n.get(str(r[1]), np.nan), sum(n.values()) - n.get(str(r[1]), np.nan) if r[2] == REST else n.get(str(r[2]), np.nan)) for r in rows]
+    return pd.DataFrame(out, columns=["attribute", "group_a", "group_b", "difference", "low", "high", "verdict", "n_a", "n_b"])
+
+# %% ../nbs/06_plots.ipynb #c040
+VERDICTS = {"different": ("D", HUES[1], "shown different"), "alike": ("s", HUES[2], "shown alike"), "unclear": ("o", PAPER, "cannot say")}
+
+def verdict_kind(text) -> str:
+    "`different`, `alike` or `unclear` from the words of a verdict."
+    words = str(text or "").lower()
+    if any(w in words for w in ("cannot", "not ", "unclear", "inconclusive", "none", "nan")): return "unclear"
+    return "alike" if any(w in words for w in ("alike", "equivalen", "same")) else "different" if "differ" in words else "unclear"
+
+def _verdict_entries(ax, kinds):
+    make = lambda mark, fill: ax.plot([], [], mark, ls="", ms=6, mfc=fill, mec=MUTED if fill == PAPER else fill, mew=1.4)[0]
+    return [(make(*VERDICTS[k][:2]), VERDICTS[k][2]) for k in VERDICTS if k in kinds]
+
+# %% ../nbs/06_plots.ipynb #c042
+def _signed(v) -> str: return ("+" if v > 0 else "−" if v < 0 else "±") + _show(abs(v))
+
+def differences(
+    report,            # a `FairnessReport`
+    metric=None,       # a metric of the report; default: AUC, or Dice
+    *, tolerance=None, # what is too small to matter; default: the tolerance of the report's verdicts
+    attribute=None, target=None, ax=None,
+):
+    "Signed differences between groups (first − second), with intervals and the tolerance band where the report has them. Returns the axes."
+    name, column, title, better = column_of(report, metric)
+    t, rows, at = pair_numbers(report, metric, target=target, attribute=attribute), Rows(), []
+    if tolerance is None: tolerance = tolerance_of(report, name)
+    for a, part in t.groupby("attribute", sort=False):
+        if attribute is None: rows.heading(a)
+        for r in part.itertuples():
+            pair = [*short(r.group_a, 24, 1), *(["the rest"] if r.group_b == REST else short(r.group_b, 24, 1))]
+            lines = [" − ".join(pair)] if len(pair) == 2 and sum(map(len, pair)) < 16 else [f"{pair[0]} −", *pair[1:]]
+            at.append(rows.add(_with_n([*lines[:-1], lines[-1]], f"n = {r.n_a:,.0f}, {r.n_b:,.0f}"), _signed(r.difference) + (f"  [{_signed(r.low)}, {_signed(r.high)}]" if r.low == r.low else "")))
+    ax, kinds, known = _axes(ax, rows.height + .35), [verdict_kind(v) for v in t["verdict"]], t["low"].notna().any()
+    if tolerance: ax.axvspan(-tolerance, tolerance, color=BAND, lw=0, zorder=0)
+    ax.axvline(0, color=INK, lw=1)
+    ax.hlines(at, t["low"].fillna(t["difference"]), t["high"].fillna(t["difference"]), color=MUTED, lw=2)
+    for y, x, k in zip(at, t["difference"], kinds): ax.plot([x], [y], VERDICTS[k][0], ms=6, mfc=VERDICTS[k][1], mec=MUTED if k == "unclear" else VERDICTS[k][1], mew=1.4)
+    side = {"higher": " · right of 0: the first does better", "lower": " · left of 0: the first does better"}.get(better, "")
+    _dress(ax, f"Difference in {title}" + (f", {target or report.targets[0]}" if report.targets else ""), "first − second" + side)
+    _span(ax, [*t["difference"], *t["low"], *t["high"], 0, *([-tolerance, tolerance] if tolerance else [])]); rows.draw(ax)
+    entries = _verdict_entries(ax, kinds) if known else [(ax.plot([], [], "o", mfc=PAPER, mec=MUTED, mew=1.4)[0], "without an interval: may be noise")]
+    _legend(ax, entries + ([(ax.fill_between([], [], [], color=BAND), f"tolerance ±{tolerance:g}")] if tolerance else []), ncols=4 if len(entries) < 3 else 2)
+    return ax
+
+def tolerance_of(report, name=None):
+    "The tolerance that the report's verdicts used, if any."
+    given = report.metadata.get("tolerance")
+    return given.get(name) if isinstance(given, dict) else given
+
+# %% ../nbs/06_plots.ipynb #c049
+def counts(report, *, attribute=None, target=None, ax=None):
+    "Samples per group, split by label where the report is about labels. Returns the axes."
+    g, rows, at = pick(report, report.by_group, target, attribute), Rows(), []
+    n = g["n"].to_numpy(float)
+    pos = (g["tp"] + g["fn"]).to_numpy(float) if {"tp", "fn"} <= set(g) else np.full(len(g), np.nan)
+    if np.isnan(pos).all() and report.task == "cls":
+        at_t = f"@{report.metadata.get('threshold', {}).get('name')}"
+        if f"tp{at_t}" in g: pos = (g[f"tp{at_t}"] + g[f"fn{at_t}"]).to_numpy(float)
+    group, place = g.index.get_level_values("group"), g.index.get_level_values("attribute")
+    for a in dict.fromkeys(place):
+        if attribute is None: rows.heading(a)
+        mine = np.flatnonzero(place == a)
+        for lines, i in zip(short_names(group[mine]), mine): at.append(rows.add(_with_n(lines, n[i]), f"{pos[i]:,.0f} positive ({pos[i] / n[i]:.1%})" if pos[i] == pos[i] and n[i] else ""))
+    ax = _axes(ax, rows.height + .35)
+    ax.barh(at, np.nan_to_num(pos), height=.62, color=HUES[1], hatch="//", edgecolor=PAPER, lw=0)
+    ax.barh(at, n - np.nan_to_num(pos), left=np.nan_to_num(pos), height=.62, color=HUES[0], alpha=.75)
+    _dress(ax, "Samples by group" + (f", {target or report.targets[0]}" if report.targets else ""), "samples"); rows.draw(ax)
+    ax.locator_params(axis="x", nbins=5); ax.xaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
+    if np.isfinite(pos).any(): _legend(ax, [(ax.patches[0], "positive"), (ax.patches[-1], "negative")], ncols=2)
+    return ax
+
+# %% ../nbs/06_plots.ipynb #c053
+def wilson(p, n, z):
+    "Wilson's interval of a share `p` of (effectively) `n` samples."
+    centre, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
+
+def _share(hit, w, clusters, z) -> tuple:
+    "`(p, low, high)` of a weighted share; independent units are the clusters where there are any."
+    total = w.sum()
+    if not total > 0: return np.nan, np.nan, np.nan
+    p, n = w @ hit / total, total ** 2 / (w @ w)
+    if clusters is not None:
+        off = np.bincount(clusters, weights=w * (hit - p)); units = np.count_nonzero(np.bincount(clusters, weights=w))
+        spread = off @ off / total ** 2 * units / max(units - 1, 1)
+        n = min(n, max(p * (1 - p) / spread, 1.0)) if spread > 0 else units
+    return p, *wilson(p, n, z)
+
+# %% ../nbs/06_plots.ipynb #c056
+@dataclass
+class Asked:
+    "One comparison by group with what its curves need: scores, labels, weights, clusters."
+    c: Comparison
+    clusters: np.ndarray|None
+    def __iter__(self):
+        "For every group: its position, labels, scores, weights, clusters."
+        w = np.ones(len(self.c.q.y)) if self.c.ranking.w is None else self.c.ranking.w
+        for i in range(len(self.c.names)):
+            m = self.c.grouping.codes == i
+            yield i, self.c.q.y[m].astype(float), self.c.q.rank[m], w[m], None if self.clusters is None else self.clusters[m]
+
+def asked(y_true, y_score, sensitive_features, clusters=None, **options) -> Asked:
+    "Labels, scores and one attribute as people have them; the options are those of `auc_gap`."
+    named = align(Notes(), y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, **({} if clusters is None else {"clusters": clusters}))
+    c = compare_groups(named["y_true"], named["y_score"], sensitive_features=named["sensitive_features"], **options)
+    return Asked(c, units(named.get("clusters"), c.q))
+
+def units(clusters, q):
+    "Patients as numbers, for the samples of a question."
+    if clusters is None: return None
+    codes, n = factorize(as_array(clusters, "clusters"))[0], len(q.y) + q.n_dropped
+    if len(codes) < n or (codes < 0).any(): raise InputError(f"clusters: {plural(int((codes >= 0).sum()), 'value')} for {plural(n, 'sample')}; give one patient per sample")
+    return q.take(codes)
+
+# %% ../nbs/06_plots.ipynb #c060
+def _thresholds(y, s, w, most:int=100):
+    "Falling thresholds, evenly spread along the ROC curve."
+    order = np.argsort(-s, kind="stable"); v = s[order]
+    last = np.append(np.flatnonzero(v[1:] != v[:-1]), len(v) - 1)
+    if len(last) <= most: return v[last]
+    share = w * np.where(y > 0, 1 / max(w @ y, 1e-300), 1 / max(w @ (1 - y), 1e-300))
+    along = np.cumsum(share[order])[last]
+    return v[last[np.unique(np.minimum(np.searchsorted(along, np.linspace(along[0], along[-1], most)), len(last) - 1))]]
+
+def roc_points(y, s, w, clusters, z):
+    "`(fpr, tpr)`, each `(points, 3)`: the value and its limits."
+    at = lambda m: np.array([_share((s[m] >= t).astype(float), w[m], None if clusters is None else clusters[m], z) for t in _thresholds(y, s, w)])
+    return at(y == 0), at(y > 0)
+
+def pr_points(y, s, w, clusters, z):
+    "`(recall, precision)`, each `(points, 3)`."
+    t, pos = _thresholds(y, s, w), y > 0
+    some_of = lambda hit, m: _share(hit[m].astype(float), w[m], None if clusters is None else clusters[m], z)
+    return np.array([some_of(s >= x, pos) for x in t]), np.array([some_of(y, s >= x) for x in t])
+
+# %% ../nbs/06_plots.ipynb #c065
+MANY = 8
+
+def named_few(values) -> list:
+    "Which groups get a name in a picture of curves: all of few; of many, the three lowest and the three highest values."
+    order = [i for i in np.argsort(values, kind="stable") if np.isfinite(values[i])]
+    return sorted(order) if len(order) <= MANY else sorted(order[:3] + order[-3:])
+
+def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, height=5.6, baseline=None):
+    "The frame that all curves share: `points(...)` gives x and y with limits; `value` is the metric in the legend."
+    z, v = NormalDist().inv_cdf(.5 + ci ** (1 / coordinates) / 2), a.c.values(value)
+    few = named_few(v)
+    if not few: raise InputError(f"{a.c.label}: no group defines a curve; each needs {some(metric_parts(value).needs or ('pos', 'neg'))}")
+    ax, entries, left = _axes(ax, height + .22 * len(few), 5.4), [], 0
+    for i, y, s, w, clusters in a:
+        if not np.isfinite(v[i]): continue
+        x, up = points(y, s, w, clusters, z)
+        if i not in few: left += 1; rest, = ax.plot(x[:, 0], up[:, 0], color=RULE, lw=.8, zorder=1); continue
+        l = look(few.index(i))
+        if band: ax.fill(*_outline(x, up, titles), color=l.colour, alpha=.14, lw=0)
+        line, = ax.plot(x[:, 0], up[:, 0], color=l.colour, ls=l.dash, lw=1.8, marker=l.mark, markevery=max(1, len(x) // 6), ms=4.5)
+        entries.append((line, f"{' '.join(short(a.c.names[i], 30, 1))} (n = {len(y):,}, {int(y.sum()):,} positive): {titles['value']} {v[i]:.3f}"))
+    if left: entries.append((rest, plural(left, "other group")))
+    _dress(ax, titles["title"] + clean(a.c.label), titles["x"], titles["y"], grid="both"); ax.spines["left"].set_visible(True)
+    if baseline: ax.plot(*baseline, color=MUTED, lw=.8, ls=(0, (2, 2)), zorder=1)
+    _legend(ax, entries + [(ax.fill_between([], [], [], color=MUTED, alpha=.2), f"where a point lies with {ci:.0%} confidence")] * band)
+    return ax
+
+def _outline(x, up, titles):
+    "The band as one polygon: the better limits out, the worse limits back."
+    better, worse = (1, 2) if titles["falls"] else (2, 1)
+    good, bad = (np.r_[x[:, better], x[::-1, worse]], np.r_[up[:, 2], up[::-1, 1]])
+    return good, bad
+
+# %% ../nbs/06_plots.ipynb #c067
+def roc_by_group(
+    y_true, y_score, sensitive_features, # labels, scores and one attribute, as in `auc_gap`
+    *, ax=None,                          # axes to draw into
+    ci:float=0.95, band:bool=True,       # confidence of the bands; `band=False` draws none
+    clusters=None,                       # the patient of each sample, when patients have several
+    **options,                           # further options of `auc_gap`, such as pos_label= or bins=
+):
+    "The ROC curve of every group that has both labels, with bands. Returns the axes."
+    return draw_roc(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
+
+def draw_roc(a:Asked, ax=None, ci=.95, band=True):
+    titles = dict(title="ROC by ", x="false positive rate", y="sensitivity", value="AUC", falls=True)
+    start = lambda *args: [np.vstack([[0, 0, p[0, 2]], p]) for p in roc_points(*args)]
+    ax = _curves(a, ax, start, "auc", titles, band, ci, baseline=([0, 1], [0, 1]))
+    ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.01)); return ax
+
+# %% ../nbs/06_plots.ipynb #c070
+def pr_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, band:bool=True, clusters=None, **options):
+    "Precision against recall in every group, with bands; arguments as in `roc_by_group`. Precision follows prevalence, so groups differ in it even under a model that serves them alike. Returns the axes."
+    return draw_pr(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
+
+def draw_pr(a:Asked, ax=None, ci=.95, band=True):
+    titles = dict(title="Precision and recall by ", x="recall (sensitivity)", y="precision (positive predictive value)", value="AP", falls=False)
+    ax = _curves(a, ax, pr_points, "ap", titles, band, ci)
+    ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.03)); return ax
+
+# %% ../nbs/06_plots.ipynb #c073
+def calibration_points(y, p, w, clusters, z, bins=10):
+    "`(mean score, share of positives with limits)` in equal-mass bins; at least 15 samples each."
+    k = int(max(1, min(bins, len(y) // 15)))
+    order = np.argsort(p, kind="stable")
+    part = [b for b in np.array_split(order, k) if len(b)]
+    cut = [np.average(p[b], weights=w[b]) if w[b].sum() > 0 else np.nan for b in part]
+    x = np.array([[v, v, v] for v in cut])
+    return x, np.array([_share(y[b], w[b], None if clusters is None else clusters[b], z) for b in part])
+
+def calibration_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, band:bool=True, clusters=None, **options):
+    "Share of positives against the mean score, in equal-mass bins of every group, with bands; arguments as in `roc_by_group`. Needs probabilities. Returns the axes."
+    return draw_calibration(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
+
+def draw_calibration(a:Asked, ax=None, ci=.95, band=True):
+    if a.c.q.prob is None: raise InputError("calibration needs probabilities, but these scores are a bare ranking")
+    prob = lambda y, s, w, clusters, z: calibration_points(y, s if a.c.q.kind == "probability" else sigmoid(s), w, clusters, z)
+    titles = dict(title="Calibration by ", x="mean score", y="share of positives", value="ECE", falls=False)
+    ax = _curves(a, ax, prob, "ece", titles, band, ci, 1, baseline=([0, 1], [0, 1]))
+    top = min(1, 1.06 * max(max(np.nanmax(l.get_xdata()), np.nanmax(l.get_ydata())) for l in ax.lines if l.get_lw() > 1))
+    ax.set(xlim=(-.01 * top, top * 1.01), ylim=(-.01 * top, top * 1.01)); return ax
+
+# %% ../nbs/06_plots.ipynb #c077
+def _crowded(p): return np.median(p) < .08 or np.median(p) > .92
+
+def _odds(p): p = np.clip(p, 1e-4, 1 - 1e-4); return np.log(p / (1 - p))
+
+def score_histograms(y_true, y_score, sensitive_features, *, ax=None, bins_drawn:int=36, threshold=None, **options):
+    "Histograms of the scores of every group, positives up and negatives down; `threshold` draws a line. Further options as in `auc_gap`. Returns the axes."
+    return draw_histograms(asked(y_true, y_score, sensitive_features, **options), ax, bins_drawn, threshold)
+
+def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
+    rank = a.c.q.prob is None
+    scale = (lambda v: v) if rank or not _crowded(a.c.q.prob) else _odds
+    value = (lambda s: s) if rank or a.c.q.kind == "probability" else sigmoid
+    whole = scale(a.c.q.rank if rank else a.c.q.prob)
+    edges = np.linspace(*np.quantile(whole, [.001, .999]), bins_drawn + 1) if np.ptp(whole) else np.linspace(whole[0] - .5, whole[0] + .5, bins_drawn + 1)
+    share = lambda x, w: np.histogram(np.clip(x, edges[0], edges[-1]), edges, weights=w)[0] / max(w.sum(), 1e-300)
+    rows, drawn = Rows(), []
+    for lines, (i, y, s, w, _) in zip(short_names(a.c.names), a):
+        x = scale(value(s))
+        drawn.append((rows.add([*lines, f"(n = {len(y):,}, {int(y.sum()):,} positive)"], size=2.6), share(x[y > 0], w[y > 0]), share(x[y == 0], w[y == 0])))
+    ax = _axes(ax, rows.height + .35)
+    for at, up, down in drawn:
+        tallest = max(up.max(), down.max(), 1e-300)
+        ax.stairs(at - 1.15 * up / tallest, edges, baseline=at, fill=True, color=HUES[1], alpha=.9); ax.stairs(at + 1.15 * down / tallest, edges, baseline=at, fill=True, color=HUES[0], alpha=.55)
+        ax.axhline(at, color=MUTED, lw=.6)
+    if threshold is not None: ax.axvline(scale(np.float64(threshold)), color=INK, lw=1, ls=(0, (4, 3)))
+    _dress(ax, f"Scores by {clean(a.c.label)}", "score" + (", on a log-odds scale" if scale is _odds else "") + (f" · dashed: threshold {threshold:.3g}" if threshold is not None else "")); rows.draw(ax)
+    if scale is _odds: ax.set_xticks(_odds(np.array(ODDS)), [f"{v:g}" for v in ODDS])
+    ax.set_xlim(edges[0], edges[-1])
+    _legend(ax, [(ax.patches[0], "positives, upward"), (ax.patches[1], "negatives, downward")], ncols=2)
+    return ax
+
+ODDS = (.001, .01, .05, .2, .5, .8, .95, .99, .999)
+
+# %% ../nbs/06_plots.ipynb #c081
+def _cloud(v, grid):
+    "A smoothed density with a fixed rule for its width, 1 at its peak."
+    width = max(1.06 * min(v.std(), np.subtract(*np.quantile(v, [.75, .25])) / 1.34 or v.std()) * len(v) ** -.2, np.ptp(grid) / 80, 1e-9)
+    d = np.exp(-.5 * ((grid[:, None] - v[None, :5000]) / width) ** 2).sum(1)
+    return d / d.max()
+
+def dice_by_group(
+    dice,                  # one value per sample (Dice, or any other number per sample)
+    sensitive_features,    # the group of each sample
+    *, label="Dice",       # what the values are
+    bins=None, unknown=("unknown",), ax=None,
+):
+    "The distribution of a per-sample score in every group: density, quartiles, mean and samples. Returns the axes."
+    v, g = dice_of(dice, label), _one_attribute(sensitive_features, bins, unknown, len(as_array(dice)))
+    parts = [v[(g.codes == i) & np.isfinite(v)] for i in range(len(g.names))]
+    rows, lot = Rows(), np.random.default_rng(0)
+    at = [rows.add(_with_n(lines, len(x)), f"mean {_show(x.mean()) if len(x) else '–'}", size=2.1) for lines, x in zip(short_names(g.names), parts)]
+    ax, grid = _axes(ax, rows.height), np.linspace(*_ends(parts), 160)
+    for i, (y, x) in enumerate(zip(at, parts)):
+        if not len(x): continue
+        few, colour = (x if len(x) <= 300 else lot.choice(x, 300, replace=False)), HUES[0]
+        if len(x) > 4: ax.fill_between(grid, y - .12, y - .12 - .75 * _cloud(x, grid), color=colour, alpha=.3, lw=0)
+        ax.plot(few, y + .3 + .3 * lot.uniform(-1, 1, len(few)), "o", ms=2.6, color=colour, alpha=.55, mew=0)
+        q = np.quantile(x, [.25, .5, .75])
+        ax.plot(q[[0, 2]], [y, y], color=INK, lw=3.2, solid_capstyle="butt"); ax.plot([q[1]] * 2, [y - .14, y + .14], color=INK, lw=1.6); ax.plot([x.mean()], [y], "D", color=PAPER, mec=INK, ms=5)
+    _dress(ax, f"{clean(label)} by {clean(g.name)}", "bar: middle half · stroke: median · diamond: mean" + (" · 300 samples drawn of larger groups" if any(len(x) > 300 for x in parts) else "")); _span(ax, grid); rows.draw(ax)
+    return ax
+
+def _ends(parts):
+    x = np.concatenate([*parts]) if any(map(len, parts)) else np.zeros(1)
+    return (x.min(), x.max()) if np.ptp(x) else (x[0] - .05, x[0] + .05)
+
+def dice_of(dice, label="Dice"): return dice_values(dice) if label == "Dice" else as_array(dice, label).astype(float)
+
+def _one_attribute(sensitive_features, bins, unknown, n):
+    parts = groupings(sensitive_features, n, bins=bins, unknown=unknown, notes=Notes())
+    if len(parts) > 1: raise InputError(f"this picture compares the groups of one attribute, but there are {len(parts)} ({some([g.name for g in parts])}); pass one column")
+    return parts[0]
+
+# %% ../nbs/06_plots.ipynb #c085
+def _trend(x, v, most=8):
+    "Mean of v in equal-mass bins of x, at least 12 samples each: `(x, mean, standard error)`."
+    parts = np.array_split(np.argsort(x, kind="stable"), int(max(1, min(most, len(x) // 12))))
+    return np.array([(np.exp(np.log(x[p]).mean()), v[p].mean(), v[p].std(ddof=1) / len(p) ** .5 if len(p) > 1 else np.nan) for p in parts if len(p)])
+
+def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels", bins=None, unknown=("unknown",), ax=None):
+    "A per-sample score against the size of the true object (positive numbers), with the mean over bins of size in every group. Returns the axes."
+    v, x = dice_of(dice, label), as_array(size, "size").astype(float)
+    if v.shape != x.shape: raise InputError(f"{label} has {plural(len(v), 'value')} and size {len(x):,}; give one size per sample")
+    g, ok = _one_attribute(sensitive_features, bins, unknown, len(v)), np.isfinite(v) & np.isfinite(x) & (x > 0)
+    ax, entries, lot = _axes(ax, 4.2 + .2 * min(len(g.names), MANY)), [], np.random.default_rng(0)
+    means = np.array([v[ok & (g.codes == i)].mean() if (ok & (g.codes == i)).any() else np.nan for i in range(len(g.names))])
+    few = named_few(means)
+    for j, i in enumerate(few):
+        m, l = np.flatnonzero(ok & (g.codes == i)), look(j)
+        drawn = m if len(m) <= 400 else lot.choice(m, 400, replace=False)
+        ax.plot(x[drawn], v[drawn], l.mark, color=l.colour, ms=3, alpha=.3, mew=0)
+        t = _trend(x[m], v[m])
+        ax.fill_between(t[:, 0], t[:, 1] - 1.96 * t[:, 2], t[:, 1] + 1.96 * t[:, 2], color=l.colour, alpha=.15, lw=0)
+        entries.append((ax.plot(t[:, 0], t[:, 1], color=l.colour, ls=l.dash, marker=l.mark, ms=5, lw=1.8)[0], f"{' '.join(short(g.names[i], 30, 1))} (n = {len(m):,}): mean {_show(means[i])}"))
+    if len(g.names) > len(few): entries.append((ax.plot([], [], alpha=0)[0], plural(len(g.names) - len(few), "other group") + " not drawn"))
+    ax.set_xscale("log"); _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", f"size of the true object ({clean(unit)}), log scale", clean(label), grid="y")
+    _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
+    return ax
+
+# %% ../nbs/06_plots.ipynb #c089
+_FALLS = re.compile("-gap$|^eo$|^delta_|^std_|^skewness_|^(overall|worst)-(bce|ece|brier|fpr|fnr|ce_|underdiag)|^mean_(hd95|asd)")
+
+def _rises(column:str) -> bool: return not _FALLS.search(column)
+
+def trade_off(
+    reports,          # a report, or a mapping name → report
+    *, utility=None,  # column of `summary` to the right; default: overall-auc, or mean_dice
+    fairness=None,    # column of `summary` upwards; default: auc-gap, or delta_dice
+    attribute=None, ax=None,
+):
+    "Utility against fairness: a point per model (per question, for one report) and attribute, and the front that no point beats. Returns the axes."
+    t, utility, fairness = trade_off_table(reports, utility, fairness, attribute)
+    ax, entries, fronts = _axes(ax, 4.4), [], []
+    for j, (a, part) in enumerate(t.groupby("attribute", sort=False)):
+        l = look(j)
+        mark, = ax.plot(part["x"], part["y"], l.mark, color=l.colour, ms=7, alpha=.9)
+        front = pareto(part["x"].to_numpy(), part["y"].to_numpy(), _rises(utility), _rises(fairness))
+        fronts.append(part[["x", "y"]].to_numpy()[front])
+        if len(part) > 1: ax.plot(*fronts[-1].T, color=l.colour, lw=1.2, ls=l.dash, zorder=1)
+        entries.append((mark, " ".join(short(a, 30, 1)) + (" (line: not beaten in both)" if len(part) > 1 else "")))
+    ax.margins(.12)
+    if not _rises(fairness): ax.invert_yaxis()
+    if not _rises(utility): ax.invert_xaxis()
+    _dress(ax, "Utility and fairness", f"{words(utility)} (better to the right)", f"{words(fairness)} (fairer upward)", grid="both"); ax.spines["left"].set_visible(True)
+    _place_names(ax, t, fronts); _legend(ax, entries, ncols=1 if len(entries) < 4 else 2)
+    return ax
+
+def trade_off_table(reports, utility=None, fairness=None, attribute=None):
+    "`(table, utility, fairness)`: `name`, `attribute`, `x`, `y` of every point."
+    reports = reports if isinstance(reports, dict) else {"": reports}
+    if not reports: raise InputError("there is no report to draw")
+    seg = next(iter(reports.values())).task == "seg"
+    utility, fairness = utility or ("mean_dice" if seg else "overall-auc"), fairness or ("delta_dice" if seg else "auc-gap")
+    rows = []
+    for name, r in reports.items():
+        for column in (utility, fairness):
+            if column not in r.summary: raise unknown_name(f"column of the summary{f' of {name!r}' if name else ''} called", column, r.summary.columns)
+        for key, x, y in zip(r.summary.index, r.summary[utility].astype(float), r.summary[fairness].astype(float)):
+            *target, a = key if isinstance(key, tuple) else (key,)
+            if attribute in (None, a) and np.isfinite(x) and np.isfinite(y): rows.append((" ".join(filter(None, [str(name), *map(str, target)])), a, x, y))
+    if not rows: raise InputError("no report has a finite value of both" + (f" for the attribute {attribute!r}" if attribute else ""))
+    return pd.DataFrame(rows, columns=["name", "attribute", "x", "y"]), utility, fairness
+
+def pareto(x, y, x_rises=True, y_rises=True):
+    "Positions of the points that no other beats in both, by rising x."
+    a, b = (x if x_rises else -x), (y if y_rises else -y)
+    return [i for i in np.argsort(x, kind="stable") if not ((a >= a[i]) & (b >= b[i]) & ((a > a[i]) | (b > b[i]))).any()]
+
+# %% ../nbs/06_plots.ipynb #c092
+def _along(line): return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
+
+def _place_names(ax, t, lines=(), most:int=40):
+    "Write each point's name at the first of eight places around it that is free; a name without room is left out."
+    fig = ax.figure; fig.draw_without_rendering()
+    box, points = ax.get_window_extent(), ax.transData.transform(np.concatenate([t[["x", "y"]].to_numpy(float), *map(_along, lines)]))
+    unit, taken = fig.dpi / 72, []
+    for name, (px, py) in zip(t["name"], points[:most]):
+        text = " ".join(short(name, 22, 1)) if name else ""
+        if not text: continue
+        w, h = 5.2 * len(text) * unit, 9 * unit
+        for dx, dy, ha in ((7, 0, "left"), (-7, 0, "right"), (0, 9, "center"), (0, -9, "center"), (6, 8, "left"), (-6, 8, "right"), (6, -8, "left"), (-6, -8, "right")):
+            x0 = px + dx * unit - {"left": 0, "right": w, "center": w / 2}[ha]; y0 = py + dy * unit - h / 2
+            inside = box.x0 <= x0 and x0 + w <= box.x1 + 40 * unit and box.y0 <= y0 and y0 + h <= box.y1
+            hits = any(x0 < bx + bw and bx < x0 + w and y0 < by + bh and by < y0 + h for bx, by, bw, bh in taken)
+            over = ((points[:, 0] > x0 - 4 * unit) & (points[:, 0] < x0 + w + 4 * unit) & (points[:, 1] > y0 - 3 * unit) & (points[:, 1] < y0 + h + 3 * unit)).any()
+            if inside and not hits and not over: break
+        else: continue
+        taken.append((x0, y0, w, h))
+        ax.annotate(text, ax.transData.inverted().transform((px, py)), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline", fontsize="x-small", color=INK, parse_math=False, annotation_clip=False)
+
+# %% ../nbs/06_plots.ipynb #c096
+KINDS = {"forest": forest, "differences": differences, "counts": counts, "trade_off": trade_off}
+OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibration_by_group", "histograms": "score_histograms", "dice": "dice_by_group", "size": "dice_by_size"}
+
+def plot(report, kind:str="forest", **options):
+    "A picture of a report: `forest`, `differences`, `counts` or `trade_off`; the options are those of the function of that name. Returns the axes."
+    if kind in OF_SCORES: raise InputError(f"a report holds no scores per sample, which {kind!r} needs; call fairmedfm.plots.{OF_SCORES[kind]} with them")
+    if kind not in KINDS: raise unknown_name("picture called", kind, [*KINDS, *OF_SCORES])
+    return KINDS[kind](report, **options)
+
+# %% ../nbs/06_plots.ipynb #c100
+VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}
+_SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+
+def to_svg(ax, title:str, description:str="", prefix:str="p") -> str:
+    "The figure of `ax` as an `<svg>` element for an HTML page: no size of its own, colours as CSS variables `--fm-…`, ids that begin with `prefix`."
+    matplotlib, out = require("matplotlib", "plots", why="a picture"), io.StringIO()
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fairmedfm", "svg.id": None} if "svg.id" in matplotlib.rcParams else {"svg.fonttype": "none", "svg.hashsalt": "fairmedfm"}):
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        ax.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    root = ET.fromstring(out.getvalue())
+    _tidy(root, prefix)
+    for tag, text, end in (("desc", description, "d"), ("title", title, "t")):
+        e = ET.Element(_SVG + tag, {"id": f"{prefix}-{end}"}); e.text = clean(text); root.insert(0, e)
+    root.attrib = {"viewBox": root.get("viewBox"), "role": "img", "aria-labelledby": f"{prefix}-t {prefix}-d", "class": "picture"}
+    ET.register_namespace("", _SVG[1:-1]); ET.register_namespace("xlink", _LINK[1:-5])
+    return ET.tostring(root, encoding="unicode")
+
+def _tidy(root, prefix):
+    "Colours to variables, ids that something refers to under a prefix, the other ids and the metadata away."
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.endswith("}metadata"): parent.remove(child)
+    used = set(re.findall(r"url\(#([^)]+)\)", " ".join(v for e in root.iter() for v in e.attrib.values()))) | {e.get(_LINK, "")[1:] for e in root.iter()}
+    for e in root.iter():
+        for k, v in list(e.attrib.items()):
+            if k == "id" and v not in used: del e.attrib[k]
+            elif k == "id": e.set(k, f"{prefix}-{v}")
+            elif k == _LINK: e.set(k, f"#{prefix}-{v[1:]}")
+            else: e.set(k, re.sub("#[0-9a-f]{6}", lambda m: f"var(--fm-{VARIABLES[m[0]]},{m[0]})" if m[0] in VARIABLES else m[0], v.replace("url(#", f"url(#{prefix}-")))

@@ -459,7 +459,7 @@ def test_dice_columns_and_what_has_no_meaning_there(here):
     pd.DataFrame({"sex": list("FFMM"), "dice": [.9, .8, .7, .9], "dice_b": [.5, .6, .7, .8]}).to_csv("d.csv", index=False)
     assert scored("d.csv", "--task", "seg")[0]["summary"]["sex"]["delta_dice"] == pytest.approx(.05)
     assert list(scored("d.csv", "--dice", "dice", "dice_b")[0]["summary"]) == ["dice", "dice_b"]
-    for args in (["--threshold", "0.5"], ["--dice", "dice", "--mask-label", "1"], ["--task", "cls"], ["--dice", "dice", "--metrics", "iou"]):
+    for args in (["--threshold", "0.5"], ["--sheet", "1"], ["--on", "sex"], ["--jobs", "2"], ["--dice", "dice", "--mask-label", "1"], ["--task", "cls"], ["--dice", "dice", "--metrics", "iou"]):
         code, _, err = call("score", "d.csv", *args)
         assert code == 2 and len(err) == 1, args
     pd.read_csv("d.csv").assign(label=[0, 1, 0, 1], score=[.1, .9, .2, .8]).to_csv("d.csv", index=False)

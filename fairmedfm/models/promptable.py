@@ -338,7 +338,8 @@ def load_segmenter(spec:SegSpec,              # the row
                    pretrained_root="./pretrained",
                    protocol:str="sound",      # or paper: squashed to the model's size, ImageNet's mean and deviation
                    precision:str="auto",      # fp32, bf16; auto is bf16 on CUDA
-                   size:int|None=None,        # side of the input in pixels, if not the row's own
+                   size:int|None=None,        # side of the input in pixels (--img_size), if not the row's own
+                   config:str|None=None,      # the name of SAM 2's configuration (--sam2_model_cfg), held against the file
                   ) -> SegModel:
     "The promptable model of a row, with its weights, or an `InputError` that says what is missing and how to get it."
     for p in spec.packages: require(p, spec.extra, why=spec.name)
@@ -347,6 +348,9 @@ def load_segmenter(spec:SegSpec,              # the row
     if size and size != spec.preprocess.size:
         if not isinstance(spec.preprocess, Picture) or size % 32 or size < 64: raise InputError(f"{spec.name} cannot be built for an input of {size} pixels; leave the size away (its own is {spec.preprocess.size})")
         spec = replace(spec, preprocess=replace(spec.preprocess, size=size))
+    if config:
+        if "config" not in spec.kwargs: raise InputError(f"{spec.name} has no configuration to choose; leave {config} (--sam2_model_cfg) away")
+        spec = replace(spec, kwargs={**spec.kwargs, "config": config})
     with torch.random.fork_rng(devices=[]): module = spec.loader(spec, path)
     return module.model_class(module, device, precision, protocol)
 

@@ -16,15 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core import InputError, require
+from ..core import InputError, require, some
 from .core import HALF, IMAGENET, Keys, Text, load_exactly, read_state
 from .hf import Tokens
 from .promptable import Picture, PromptNet, SegSpec
 
 # %% auto #0
-__all__ = ['SAM2_CONFIGS', 'SamNet', 'vit_shape', 'build_vit', 'resample_positions', 'renamed', 'sam_state', 'load_sam',
-           'TinyVitEncoder', 'tinyvit_shape', 'load_tinyvit_sam', 'Adapter', 'WithAdapter', 'load_sammed2d',
-           'one_table', 'sam2_state', 'hiera_config', 'check_config', 'beside', 'sized2', 'Sam2Net', 'load_sam2']
+__all__ = ['SAM2_CONFIGS', 'VISUAL', 'SAM1_ROWS', 'TINYVIT_ROWS', 'SAM23_ROWS', 'SAM_ROWS', 'SamNet', 'vit_shape', 'build_vit',
+           'resample_positions', 'renamed', 'sam_state', 'other_model', 'load_sam', 'TinyVitEncoder', 'tinyvit_shape',
+           'load_tinyvit_sam', 'Adapter', 'WithAdapter', 'load_sammed2d', 'one_table', 'sam2_state', 'hiera_config',
+           'check_config', 'beside', 'sized2', 'Sam2Net', 'load_sam2', 'Sam3Net', 'cut_in_three', 'sam3_state',
+           'load_sam3']
 
 # %% ../../nbs/27_models.sam.ipynb #c006
 class SamNet(PromptNet):
@@ -100,6 +102,10 @@ def sam_state(spec:SegSpec, path) -> dict:
 # %% ../../nbs/27_models.sam.ipynb #c022
 _NUMBERS = ((r"pixel_(mean|std)", "the preprocessing stands in the row"),)
 
+def other_model(spec:SegSpec, path, state, wanted:str) -> InputError:
+    "The error for a file that is not of this family at all."
+    return InputError(f"{path.name} is not {spec.name}'s: it holds no tensors called {wanted}; it holds {some(state, 3)}")
+
 def load_sam(spec:SegSpec, path) -> SamNet:
     "SAM's ViT, prompt encoder and mask decoder from the file at `path` (SAM, MedSAM, FT-SAM)."
     state = sam_state(spec, path)
@@ -108,7 +114,7 @@ def load_sam(spec:SegSpec, path) -> SamNet:
 def _sam_net(spec, state, path, encoder):
     trained = spec.kwargs.get("trained", spec.preprocess.size)
     try: shape = vit_shape(state)
-    except (KeyError, ValueError, StopIteration): load_exactly(nn.Linear(1, 1), state, where=f"{spec.name} ({path.name})")
+    except (KeyError, ValueError, StopIteration): raise other_model(spec, path, state, "image_encoder.blocks…") from None
     if shape["img_size"] != trained: raise InputError(f"{path.name} holds a ViT for images of {shape['img_size']} pixels, and {spec.name} has {trained}: the weights of another model")
     size = spec.preprocess.size
     state = resample_positions(state, size)
@@ -151,7 +157,7 @@ def load_tinyvit_sam(spec:SegSpec, path) -> SamNet:
     "MobileSAM or TinySAM from the file at `path`."
     state = renamed(read_state(spec, path), _TO_TIMM)
     try: shape = tinyvit_shape(state)
-    except (KeyError, ValueError, StopIteration): load_exactly(nn.Linear(1, 1), state, where=f"{spec.name} ({path.name})")
+    except (KeyError, ValueError, StopIteration): raise other_model(spec, path, state, "image_encoder.layers…, a TinyViT") from None
     net = SamNet(spec, TinyVitEncoder(shape, state["image_encoder.neck.0.weight"].shape[0]), **_decoder_shape(state))
     return load_exactly(net, state, spec.keys.missing, (*spec.keys.unexpected, *_NUMBERS), f"{spec.name} ({path.name})")
 
@@ -196,7 +202,7 @@ _TO_HF2 = (   # prompt encoder and mask decoder, in SAM 2 and in SAM 3's tracker
     (r"mask_downscaling\.0\.", "mask_embed.conv1."), (r"mask_downscaling\.1\.", "mask_embed.layer_norm1."), (r"mask_downscaling\.3\.", "mask_embed.conv2."),
     (r"mask_downscaling\.4\.", "mask_embed.layer_norm2."), (r"mask_downscaling\.6\.", "mask_embed.conv3."),
     (r"norm_final_attn", "layer_norm_final_attn"), (r"(mask_decoder\.transformer\.layers\.\d\.)norm(\d)\.", r"\1layer_norm\2."), (r"\.out_proj\.", ".o_proj."),
-    (r"(transformer\.layers\.\d\.mlp)\.layers\.0\.", r"\1.proj_in."), (r"(transformer\.layers\.\d\.mlp)\.layers\.1\.", r"\1.proj_out."),
+    (r"(transformer\.layers\.\d\.mlp)\.(?:layers\.0|lin1)\.", r"\1.proj_in."), (r"(transformer\.layers\.\d\.mlp)\.(?:layers\.1|lin2)\.", r"\1.proj_out."),
     (r"output_upscaling\.0\.", "upscale_conv1."), (r"output_upscaling\.1\.", "upscale_layer_norm."), (r"output_upscaling\.3\.", "upscale_conv2."),
     (_HEADS + r"\.layers\.0\.", r"\1.proj_in."), (_HEADS + r"\.layers\.1\.", r"\1.layers.0."), (_HEADS + r"\.layers\.2\.", r"\1.proj_out."))
 _TO_HIERA = (
@@ -228,7 +234,7 @@ def hiera_config(state:dict, where:str) -> tuple[str, dict]:
     "The size of the Hiera encoder whose tensors these are, and the arguments of transformers' Sam2HieraDetConfig."
     patch, blocks = state.get("vision_encoder.backbone.patch_embed.projection.weight"), [int(m[1]) for k in state if (m := re.match(r"vision_encoder\.backbone\.blocks\.(\d+)\.", k))]
     found = _HIERA.get((patch.shape[0] if patch is not None else 0, 1 + max(blocks, default=-1)))
-    if found is None: raise InputError(f"{where} holds no Hiera encoder of SAM 2 (tiny, small, base-plus or large)")
+    if found is None: raise InputError(f"{where} holds no Hiera encoder of SAM 2 (tiny, small, base-plus or large); it holds {some(state, 3)}")
     size, stages, everywhere, windows, heads, side = found
     return size, dict(hidden_size=patch.shape[0], num_attention_heads=heads, blocks_per_stage=list(stages), global_attention_blocks=list(everywhere), window_size_per_stage=list(windows),
                       embed_dim_per_stage=[patch.shape[0]*2**i for i in range(4)], num_attention_heads_per_stage=[heads*2**i for i in range(4)], window_positional_embedding_background_size=[side, side])
@@ -292,3 +298,169 @@ def load_sam2(spec:SegSpec, path) -> Sam2Net:
 
 _VIDEO = Keys(unexpected=((r"memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer|no_mem_pos_enc|no_memory_positional|no_obj_|no_object_pointer|occlusion_|temporal_",
                            "the memory that follows an object through a video"),))
+
+# %% ../../nbs/27_models.sam.ipynb #c047
+VISUAL = (49406, 5560, 49407)     # the CLIP tokens of the word "visual", which stands for "like this box" where no phrase is given
+
+def _pyramid(vision, tokens):
+    side = round(tokens.shape[1]**.5)
+    return vision.neck(tokens.transpose(1, 2).unflatten(2, (side, side)))
+
+class Sam3Net(PromptNet):
+    "transformers' Sam3Model, and a Sam3TrackerModel over the same encoder if the weights hold one."
+    encoders = ("detector.vision_encoder.backbone",)
+    def __init__(self, spec, detector, tracker=None, tokenize=None):
+        super().__init__(spec)
+        self.detector, self.tracker, self.tokenize = detector, tracker, tokenize
+        self._output = require("transformers.models.sam3.modeling_sam3", spec.extra, why=spec.name).Sam3VisionEncoderOutput
+    def mask_size(self): return (4*(self.spec.preprocess.size//14),)*2
+    def rule(self, kinds): return "confidence" if "text" in kinds else self.spec.choice
+    def embed(self, images): return {"tokens": self.detector.vision_encoder.backbone(images).last_hidden_state}
+    def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None):
+        if text is None and self.tracker is not None:
+            maps, _ = _pyramid(self.tracker.vision_encoder, features["tokens"])
+            return _tracked(self.tracker, _three_maps(self.tracker, maps[:3]), points, labels, boxes, mask, True)
+        maps, positions = _pyramid(self.detector.vision_encoder, features["tokens"])
+        vision = self._output(last_hidden_state=features["tokens"], fpn_hidden_states=maps, fpn_position_encoding=positions)
+        return self._detected(vision, self._words(text, features["tokens"].device), boxes)
+    def _words(self, text, device):
+        if text is not None: return {k: v.to(device) for k, v in self.tokenize([text]).items()}
+        ids = torch.zeros(1, self.detector.config.text_config.max_position_embeddings, dtype=torch.long, device=device)
+        ids[0, :3] = torch.tensor(self.spec.kwargs.get("visual", VISUAL))
+        return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1], device=device) < 3).long()[None]}
+    def _detected(self, vision, words, boxes):
+        answers = []
+        for box in ([None] if boxes is None else boxes):
+            how = {} if box is None else {"input_boxes": _centred(box, self.spec.preprocess.size)[None, None], "input_boxes_labels": torch.ones(1, 1, dtype=torch.long, device=box.device)}
+            out = self.detector(vision_embeds=vision, **words, **how)
+            answers.append((out.pred_masks, out.pred_logits.sigmoid()*out.presence_logits.sigmoid()))
+        return tuple(torch.cat(a) for a in zip(*answers))
+
+def _centred(box, size):
+    "A box of pixels (first and last) as centre and size, as shares of the side."
+    low, high = box[:2]/size, (box[2:] + 1)/size
+    return torch.cat([(low + high)/2, high - low])
+
+# %% ../../nbs/27_models.sam.ipynb #c050
+_N = r"(\d+)"
+_TO_HF3 = (
+    (r"^backbone\.vision_backbone\.trunk\.", "vision_encoder.backbone."), (r"^(vision_encoder\.backbone)\.pos_embed$", r"\1.embeddings.position_embeddings"),
+    (r"^(vision_encoder\.backbone)\.patch_embed\.proj\.", r"\1.embeddings.patch_embeddings.projection."), (r"^(vision_encoder\.backbone)\.ln_pre\.", r"\1.layer_norm."),
+    (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.norm(\d)\.", r"\1.layers.\2.layer_norm\3."), (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.attn\.proj\.", r"\1.layers.\2.attention.o_proj."),
+    (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.attn\.", r"\1.layers.\2.attention."), (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.", r"\1.layers.\2."),
+    (rf"^backbone\.vision_backbone\.convs\.{_N}\.", r"vision_encoder.neck.fpn_layers.\1."), (r"\.dconv_2x2(_0)?\.", ".scale_layers.0."), (r"\.dconv_2x2_1\.", ".scale_layers.2."),
+    (r"(fpn_layers\.\d)\.conv_1x1\.", r"\1.proj1."), (r"(fpn_layers\.\d)\.conv_3x3\.", r"\1.proj2."),
+    (r"^backbone\.language_backbone\.resizer\.", "text_projection."), (r"^backbone\.language_backbone\.encoder\.", "text_encoder."),
+    (r"^text_encoder\.token_embedding\.", "text_encoder.text_model.embeddings.token_embedding."), (r"^text_encoder\.positional_embedding$", "text_encoder.text_model.embeddings.position_embedding.weight"),
+    (r"^text_encoder\.ln_final\.", "text_encoder.text_model.final_layer_norm."), (r"^text_encoder\.text_projection$", "text_encoder.text_projection.weight"),
+    (rf"^text_encoder\.transformer\.resblocks\.{_N}\.", r"text_encoder.text_model.encoder.layers.\1."), (r"(text_model\.encoder\.layers\.\d+)\.attn\.", r"\1.self_attn."),
+    (r"(text_model\.encoder\.layers\.\d+)\.ln_(\d)\.", r"\1.layer_norm\2."), (r"\.mlp\.c_fc\.", ".mlp.fc1."), (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+    (rf"^geometry_encoder\.encode\.{_N}\.", r"geometry_encoder.layers.\1."), (r"^geometry_encoder\.img_pre_norm\.", "geometry_encoder.vision_layer_norm."),
+    (r"^geometry_encoder\.norm\.", "geometry_encoder.prompt_layer_norm."), (r"^geometry_encoder\.encode_norm\.", "geometry_encoder.output_layer_norm."),
+    (r"^transformer\.encoder\.", "detr_encoder."), (r"^transformer\.decoder\.", "detr_decoder."), (r"\.cross_attn_image\.", ".cross_attn."),
+    (r"^((?:geometry|detr)_encoder\.layers\.\d+)\.norm(\d)\.", r"\1.layer_norm\2."), (r"^(detr_decoder\.layers\.\d+)\.ca_text\.", r"\1.text_cross_attn."),
+    (r"^(detr_decoder\.layers\.\d+)\.cross_attn\.", r"\1.vision_cross_attn."), (r"^(detr_decoder\.layers\.\d+)\.norm1\.", r"\1.vision_cross_attn_layer_norm."),
+    (r"^(detr_decoder\.layers\.\d+)\.catext_norm\.", r"\1.text_cross_attn_layer_norm."), (r"^(detr_decoder\.layers\.\d+)\.norm2\.", r"\1.self_attn_layer_norm."),
+    (r"^(detr_decoder\.layers\.\d+)\.norm3\.", r"\1.mlp_layer_norm."), (r"^detr_decoder\.norm\.", "detr_decoder.output_layer_norm."), (r"presence_token_head\.", "presence_head."),
+    (r"presence_token_out_norm\.", "presence_layer_norm."), (r"detr_decoder\.bbox_embed\.", "detr_decoder.box_head."), (r"boxRPB_embed_", "box_rpb_embed_"),
+    (r"^dot_prod_scoring\.prompt_mlp\.out_norm\.", "dot_product_scoring.text_mlp_out_norm."), (r"^dot_prod_scoring\.prompt_mlp\.", "dot_product_scoring.text_mlp."),
+    (r"^dot_prod_scoring\.prompt_proj\.", "dot_product_scoring.text_proj."), (r"^dot_prod_scoring\.hs_proj\.", "dot_product_scoring.query_proj."),
+    (r"((?:presence_head|box_head|ref_point_head|box_rpb_embed_[xy]|text_mlp)\.)layers\.(\d)\.", lambda m: f"{m[1]}layer{int(m[2]) + 1}."),
+    (r"^segmentation_head\.mask_predictor\.mask_embed\.", "mask_decoder.mask_embedder."), (r"^segmentation_head\.instance_seg_head\.", "mask_decoder.instance_projection."),
+    (r"^segmentation_head\.semantic_seg_head\.", "mask_decoder.semantic_projection."), (r"^segmentation_head\.cross_attend_prompt\.", "mask_decoder.prompt_cross_attn."),
+    (r"^segmentation_head\.cross_attn_norm\.", "mask_decoder.prompt_cross_attn_norm."), (r"^segmentation_head\.", "mask_decoder."),
+    (r"\.linear1\.", ".mlp.fc1."), (r"\.linear2\.", ".mlp.fc2."), (r"^(?!text_encoder)(.*)\.out_proj\.", r"\1.o_proj."))
+
+def cut_in_three(state:dict) -> dict:
+    "Fused projections (`attention.qkv`, `in_proj_weight`) as q, k and v; the text projection transposed; no position for a class token."
+    out = {}
+    for name, v in state.items():
+        m = re.fullmatch(r"(.*\.)(?:qkv\.|in_proj_)(weight|bias)", name)
+        if m: out |= {f"{m[1]}{part}_proj.{m[2]}": w.clone() for part, w in zip("qkv", v.chunk(3))}
+        else: out[name] = v
+    text, places = "text_encoder.text_projection.weight", "vision_encoder.backbone.embeddings.position_embeddings"
+    if text in out: out[text] = out[text].T.contiguous()
+    if places in out and round(out[places].shape[1]**.5)**2 != out[places].shape[1]: out[places] = out[places][:, 1:].contiguous()
+    return out
+
+# %% ../../nbs/27_models.sam.ipynb #c053
+_UNUSED3 = ((r"vision_encoder\.backbone\..*\.freqs_cis$", "rotations that are computed"), (r"backbone\.vision_backbone\.sam2_convs\.", "the tracker's neck"),
+            (r"geometry_encoder\.points_|geometry_encoder\.mask", "prompts of the detector that were never published"))
+_PARTS = ("tracker_model.", "tracker_neck.", "detector_model.", "tracker.", "detector.")
+_TRACKER3 = ((r"^backbone\.vision_backbone\.(?:sam2_)?convs\.(\d)\.", r"vision_encoder.neck.fpn_layers.\1."), (r"\.dconv_2x2(_0)?\.", ".scale_layers.0."), (r"\.dconv_2x2_1\.", ".scale_layers.2."),
+             (r"(fpn_layers\.\d)\.conv_1x1\.", r"\1.proj1."), (r"(fpn_layers\.\d)\.conv_3x3\.", r"\1.proj2."))
+
+def sam3_state(spec:SegSpec, path) -> tuple[dict, dict]:
+    "(detector's tensors, tracker's tensors) of a SAM 3 checkpoint, in transformers' spelling; a part that is not there is empty."
+    state = read_state(spec, path)
+    def part(prefix): return {k[len(prefix):]: v for k, v in state.items() if k.startswith(prefix)}
+    if any(k.startswith("detector_model.") for k in state):
+        return part("detector_model."), part("tracker_model.") | {f"vision_encoder.neck.{k}": v for k, v in part("tracker_neck.").items()}
+    if any(k.startswith("vision_encoder.") for k in state): return state, {}
+    detector = part("detector.") or {k: v for k, v in state.items() if not k.startswith(_PARTS)}
+    tracker = {k: v for k, v in part("tracker.").items() if re.match("sam_|no_mem_embed", k)} or {k: v for k, v in _inside(detector, "inst_interactive_predictor.model.").items() if re.match("sam_|no_mem_embed", k)}
+    neck = {k: v for k, v in detector.items() if ".sam2_convs." in k}
+    detector = {k: v for k, v in detector.items() if not k.startswith("inst_interactive_predictor.")}
+    tracker = one_table(renamed({**tracker, **neck}, _TRACKER3 + _TO_HF2)) if tracker and neck else {}
+    return cut_in_three(renamed(detector, _TO_HF3)), tracker
+
+def _inside(state, prefix): return {k[len(prefix):]: v for k, v in state.items() if k.startswith(prefix)}
+
+def load_sam3(spec:SegSpec, path) -> Sam3Net:
+    "SAM 3 or Medical-SAM3: the detector, and the tracker if the row takes points."
+    lib, where = require("transformers", spec.extra, why=spec.name), f"{spec.name} ({path.name})"
+    detector_state, tracker_state = sam3_state(spec, path)
+    with _no_random_start(lib):
+        detector = lib.Sam3Model(lib.Sam3Config(**_config3(path, "detector_config")))
+        tracker = lib.Sam3TrackerModel(lib.Sam3TrackerConfig(**_config3(path, "tracker_config"))) if "point" in spec.prompts else None
+    load_exactly(detector, detector_state, spec.keys.missing, (*spec.keys.unexpected, *_UNUSED3), where)
+    if tracker is not None:
+        tracker.vision_encoder.backbone = nn.Identity()
+        load_exactly(tracker, tracker_state, spec.keys.missing, _VIDEO.unexpected, f"the tracker of {where}")
+    folder = path if path.is_dir() else path.parent
+    return Sam3Net(spec, detector, tracker, Tokens(spec, folder) if spec.text else None)
+
+def _config3(path, part):
+    held = beside(path) or {}
+    found = held.get(part) or (held if held.get("model_type") == "sam3" and part == "detector_config" else {})
+    return {k: v for k, v in found.items() if k not in ("model_type", "transformers_version", "architectures", "dtype")}
+
+def _no_random_start(lib):
+    "Skips the drawing of weights that are overwritten at once, where transformers can."
+    if not hasattr(lib, "Sam3Model"): raise InputError("SAM 3 needs transformers 5; run: pip install -U transformers")
+    return require("transformers.initialization", "seg").no_init_weights()
+
+# %% ../../nbs/27_models.sam.ipynb #c062
+_SAM = dict(loader=load_sam, kind="promptable", dim=None, params=93.7, packages=("segment_anything",), lora=(r"image_encoder\..*\.qkv",))
+_SAM_LAYOUT = "image_encoder.*, prompt_encoder.*, mask_decoder.* (314 tensors), or transformers' spelling"
+_MED2D = Picture(256, "squash", IMAGENET, "nearest", channels="BGR", centre=True)
+_DRIVE = "the links in https://github.com/OpenGVLab/SAM-Med2D"
+
+SAM1_ROWS = (
+    SegSpec("SAM", domain="general", licence="Apache-2.0", hub="facebook/sam-vit-base", files=("model.safetensors", "sam_vit_b_01ec64.pth", "SAM.pth", "sam_vit_l_0b3195.pth", "sam_vit_h_4b8939.pth"), layout=_SAM_LAYOUT,
+            note="ViT-B; a ViT-L or ViT-H file given as checkpoint= is recognised", kwargs=dict(trained=1024), **_SAM),
+    SegSpec("MedSAM", domain="medical", licence="Apache-2.0", hub="wanglab/medsam-vit-base", files=("model.safetensors", "medsam_vit_b.pth", "pytorch_model.bin"), layout=_SAM_LAYOUT, preprocess=Picture(1024, "squash", None, "bicubic", stretch=True),
+            prompts=("box", "mask"), untrained=("point",), choice="single", note="stretched to 0–1 by image, no standardisation; trained with boxes", kwargs=dict(trained=1024), **_SAM),
+    SegSpec("FT-SAM", aliases=("FTSAM",), domain="medical", licence="Apache-2.0", source=_DRIVE, files=("ft-sam_b.pth",), layout="model → as SAM, positions for 256 pixels (and an optimiser)", preprocess=_MED2D, kwargs=dict(trained=256),
+            note="SAM fine-tuned at 256 pixels; images blue first, as in its training", **{**_SAM, "params": 90.7}),
+    SegSpec("SAM-Med2D", aliases=("SAMMed2D",), domain="medical", licence="Apache-2.0", source=_DRIVE, files=("sam-med2d_b.pth",), layout="model → as SAM at 256 pixels, six adapter tensors in every block (and an optimiser)", preprocess=_MED2D,
+            kwargs=dict(trained=256), note="an adapter in every block; images blue first, as in its training", **{**_SAM, "loader": load_sammed2d, "params": 271.2}))
+_TINY = dict(kind="promptable", loader=load_tinyvit_sam, domain="general", dim=None, params=9.8, licence="Apache-2.0", packages=("segment_anything", "timm"), keys=_TINYVIT, lora=(r"image_encoder\.vit\..*\.qkv",),
+             layout="image_encoder.* (a TinyViT), prompt_encoder.*, mask_decoder.* (439 tensors)")
+TINYVIT_ROWS = (SegSpec("MobileSAM", hub="dhkim2810/MobileSAM", files=("mobile_sam.pt",), note="TinyViT-5M distilled from SAM", **_TINY),
+                SegSpec("TinySAM", source="the release page of https://github.com/xinghaochen/TinySAM", files=("tinysam_42.3.pth", "tinysam.pth"), note="TinyViT-5M, distilled further; always three masks", **_TINY))
+
+# %% ../../nbs/27_models.sam.ipynb #c063
+_SAM2 = dict(kind="promptable", loader=load_sam2, dim=None, packages=("transformers",), keys=_VIDEO, lora=(r"model\.vision_encoder\.backbone\..*\.qkv",), layout="model → image_encoder.trunk.* … (471 tensors, tiny), or transformers' spelling")
+_SAM3 = dict(kind="promptable", loader=load_sam3, dim=None, packages=("transformers",), keys=_VIDEO, preprocess=Picture(1008, "squash", HALF), lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
+
+SAM23_ROWS = (
+    SegSpec("SAM2", aliases=("SAM-2",), domain="general", params=73.3, licence="Apache-2.0", hub="facebook/sam2.1-hiera-base-plus", files=("model.safetensors", "sam2.1_hiera_base_plus.pt"), preprocess=Picture(1024, "squash", IMAGENET), kwargs=dict(config=""),
+            note="Hiera base-plus; a file of another size given as checkpoint= is recognised", **_SAM2),
+    SegSpec("MedSAM2", aliases=("MedSAM-2",), domain="medical", params=31.4, licence="CC BY-SA 4.0", hub="wanglab/MedSAM2", files=("MedSAM2_latest.pt",), preprocess=Picture(512, "squash", IMAGENET, "bicubic"), kwargs=dict(config=""),
+            prompts=("box", "mask"), untrained=("point",), choice="single", note="Hiera tiny at 512 pixels; trained with boxes; picture by picture here, not as a video", **_SAM2),
+    SegSpec("SAM3", aliases=("SAM-3",), domain="general", params=852.4, licence="SAM Licence", gated=True, hub="facebook/sam3", files=("model.safetensors", "sam3.pt"), prompts=("point", "box", "text", "mask"), confidence=.5, text=Text(32, "max_length"),
+            layout="detector_model.*, tracker_model.*, tracker_neck.* (or Meta's detector.*, tracker.*)", note="points and boxes by the tracker, words by the detector", **_SAM3),
+    SegSpec("MedicalSAM3", aliases=("Medical-SAM3", "MedSAM3"), domain="medical", params=840.4, licence="MIT (base: SAM Licence)", hub="ChongCong/Medical-SAM3", files=("checkpoint_2D.pt", "checkpoint.pt"), prompts=("box",), choice="confidence", confidence=.1,
+            layout="model → the detector in Meta's spelling (and an optimiser)", note="a box is an example of what to find; the most confident detection, or none below 0.1", **_SAM3))
+SAM_ROWS = SAM1_ROWS + TINYVIT_ROWS + SAM23_ROWS

@@ -154,7 +154,8 @@ class Step:
 # %% ../../nbs/32_train.loop.ipynb #c030
 class Method(nn.Module):
     "Empirical risk minimisation, and what other methods change of it: `weights` (which samples), `loss` (which loss), `after_step` (what after a step)."
-    name, groups, two_groups, representation, validation, hidden, clip = "erm", False, False, False, False, 0, 0.0
+    name, groups, two_groups, representation, validation, chooses, balanced = "erm", False, False, False, False, False, False
+    k, hidden, clip = 1, 0, 0.0                                          # number of groups (told before the model is made), hidden units, gradient clipping
     def begin(self, dim:int, y, g, classes:int, how:Training): "Called once before training, with the labels and groups of the training split."
     def outputs(self, classes:int) -> int: return classes                # logits that the head gives
     def weights(self, y, g): return None                                 # which samples: weights for draws with replacement, or None
@@ -319,12 +320,14 @@ def fit(
 ) -> pd.DataFrame: # the training curve: epoch, lr, loss, valid_loss, valid_auc, valid_worst_auc, chosen
     "Train, choose the epoch on the validation split, go on where a killed training stopped."
     if method.groups: train = train.where(train.g >= 0)
+    if method.chooses: how = replace(how, select="last")
     check_training(model, method, train, valid, how, classes)
-    weights = class_weights(train.y, classes, method.weights(train.y, train.g)) if how.class_weights else torch.ones(classes)
+    weights = class_weights(train.y, classes, method.weights(train.y, train.g)) if how.class_weights or method.balanced else torch.ones(classes)
     weights, train, valid, model = weights.to(device), train.to(device), valid and valid.to(device), model.to(device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(how.seed, "method"))
-        method.begin(model.dim, train.y, train.g, classes, how); method.to(device)
+        method.k = max(method.k, int(train.g.max()) + 1)
+        method.begin(model.dim, train.y.cpu(), train.g.cpu(), classes, how); method.to(device)
     optimizer, best, history = make_optimizer([model, method], how), Best(how), []
     held = load_checkpoint(checkpoint, key) if checkpoint else None
     if held: history = _restore(held, model, method, optimizer, best); say(f"going on after epoch {held['epoch']}")
