@@ -31,7 +31,7 @@ __all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', '
            'tolerance_of', 'counts', 'wilson', 'Asked', 'asked', 'units', 'roc_points', 'pr_points', 'named_few',
            'roc_by_group', 'draw_roc', 'pr_by_group', 'draw_pr', 'calibration_points', 'calibration_by_group',
            'draw_calibration', 'score_histograms', 'draw_histograms', 'dice_by_group', 'dice_of', 'dice_by_size',
-           'trade_off', 'trade_off_table', 'pareto', 'plot', 'to_svg']
+           'trade_off', 'trade_off_table', 'pareto', 'gaps', 'plot', 'to_svg']
 
 # %% ../nbs/06_plots.ipynb #c007
 INK, MUTED, RULE, BAND, PAPER = "#1b1e23", "#5d646e", "#c9ced6", "#e4e8ee", "#fffffe"
@@ -81,15 +81,18 @@ def _dress(ax, title="", xlabel="", ylabel="", grid="x"):
     for side in ax.spines: ax.spines[side].set_color(MUTED)
     ax.grid(axis=grid, color=RULE, lw=.6); ax.set_axisbelow(True)
     ax.tick_params(colors=MUTED, labelcolor=INK, labelsize="small", left=grid != "x")
+    title = "\n".join(textwrap.wrap(title, 44, break_on_hyphens=False))
+    if grid == "x": xlabel = "\n".join(textwrap.wrap(xlabel, 46, break_on_hyphens=False))
     for put, text in ((ax.set_title, title), (ax.set_xlabel, xlabel), (ax.set_ylabel, ylabel)):
-        if text: put(text, color=INK, parse_math=False, **({"loc": "left", "fontsize": "medium", "fontweight": "bold"} if put == ax.set_title else {"fontsize": "small"}))
+        if text: put(text, color=INK, parse_math=False, **({"loc": "left", "fontsize": "medium", "fontweight": "bold"} if put == ax.set_title else {"fontsize": "small", **({"loc": "right"} if grid == "x" and put == ax.set_xlabel else {})}))
     return ax
 
 def _legend(ax, entries, ncols:int=1, below:float=40):
-    "A legend under the axes, `below` points down, from `(handle, text)` pairs; the texts are data."
+    "A legend under the axes, `below` points down, from `(handle, text)` pairs; under rows it begins at the edge of the figure. The texts are data."
     if not entries: return
-    from matplotlib.transforms import ScaledTranslation
-    place = ax.transAxes + ScaledTranslation(0, -below / 72, ax.figure.dpi_scale_trans)
+    from matplotlib.transforms import ScaledTranslation, blended_transform_factory
+    rows, below = not ax.get_yticks().size and len(ax.figure.axes) == 1, below + 13 * ax.get_xlabel().count("\n")
+    place = (blended_transform_factory(ax.figure.transFigure, ax.transAxes) if rows else ax.transAxes) + ScaledTranslation(.06 if rows else 0, -below / 72, ax.figure.dpi_scale_trans)
     box = ax.legend([h for h, _ in entries], ["x"] * len(entries), loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=place, borderaxespad=0, frameon=False, fontsize="small", ncols=ncols, handlelength=2.4)
     for t, (_, text) in zip(box.get_texts(), entries): t.set(text=text, parse_math=False, color=INK)
 
@@ -311,13 +314,13 @@ def counts(report, *, attribute=None, target=None, ax=None):
     for a in dict.fromkeys(place):
         if attribute is None: rows.heading(a)
         mine = np.flatnonzero(place == a)
-        for lines, i in zip(short_names(group[mine]), mine): at.append(rows.add(_with_n(lines, n[i]), f"{pos[i]:,.0f} positive ({pos[i] / n[i]:.1%})" if pos[i] == pos[i] and n[i] else ""))
+        for lines, i in zip(short_names(group[mine]), mine): at.append(rows.add(_with_n(lines, n[i]), f"{pos[i]:,.0f} ({pos[i] / n[i]:.1%})" if pos[i] == pos[i] and n[i] else ""))
     ax = _axes(ax, rows.height + .35)
     ax.barh(at, np.nan_to_num(pos), height=.62, color=HUES[1], hatch="//", edgecolor=PAPER, lw=0)
     ax.barh(at, n - np.nan_to_num(pos), left=np.nan_to_num(pos), height=.62, color=HUES[0], alpha=.75)
     _dress(ax, "Samples by group" + (f", {target or report.targets[0]}" if report.targets else ""), "samples"); rows.draw(ax)
     ax.locator_params(axis="x", nbins=5); ax.xaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
-    if np.isfinite(pos).any(): _legend(ax, [(ax.patches[0], "positive"), (ax.patches[-1], "negative")], ncols=2)
+    if np.isfinite(pos).any(): _legend(ax, [(ax.patches[0], "positive (numbers at the right)"), (ax.patches[-1], "negative")], ncols=2)
     return ax
 
 # %% ../nbs/06_plots.ipynb #c053
@@ -547,6 +550,11 @@ def _trend(x, v, most=8):
     parts = np.array_split(np.argsort(x, kind="stable"), int(max(1, min(most, len(x) // 12))))
     return np.array([(np.exp(np.log(x[p]).mean()), v[p].mean(), v[p].std(ddof=1) / len(p) ** .5 if len(p) > 1 else np.nan) for p in parts if len(p)])
 
+def _plain_log(axis):
+    "Ticks of a log axis as whole numbers at 1, 2, 5, 10, …"
+    ticker = require("matplotlib.ticker", "plots", why="a picture")
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5))); axis.set_minor_locator(ticker.NullLocator()); axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}")
+
 def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels", bins=None, unknown=("unknown",), ax=None):
     "A per-sample score against the size of the true object (positive numbers), with the mean over bins of size in every group. Returns the axes."
     v, x = dice_of(dice, label), as_array(size, "size").astype(float)
@@ -563,7 +571,7 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
         ax.fill_between(t[:, 0], t[:, 1] - 1.96 * t[:, 2], t[:, 1] + 1.96 * t[:, 2], color=l.colour, alpha=.15, lw=0)
         entries.append((ax.plot(t[:, 0], t[:, 1], color=l.colour, ls=l.dash, marker=l.mark, ms=5, lw=1.8)[0], f"{' '.join(short(g.names[i], 30, 1))} (n = {len(m):,}): mean {_show(means[i])}"))
     if len(g.names) > len(few): entries.append((ax.plot([], [], alpha=0)[0], plural(len(g.names) - len(few), "other group") + " not drawn"))
-    ax.set_xscale("log"); _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", f"size of the true object ({clean(unit)}), log scale", clean(label), grid="y")
+    ax.set_xscale("log"); _plain_log(ax.xaxis); _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", f"size of the true object ({clean(unit)}), log scale", clean(label), grid="y")
     _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
     return ax
 
@@ -619,12 +627,20 @@ def pareto(x, y, x_rises=True, y_rises=True):
 # %% ../nbs/06_plots.ipynb #c092
 def _along(line): return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
 
-def _place_names(ax, t, lines=(), most:int=40):
+def _worth_a_name(t, lines, many:int=20) -> list:
+    "All of few points; of many those on a front and the two farthest from fair of every attribute."
+    if len(t) <= many: return list(range(len(t)))
+    front = {(x, y) for line in lines for x, y in line}
+    far = t.groupby("attribute", sort=False)["y"].apply(lambda v: v.abs().nlargest(2)).index.get_level_values(-1)
+    return [i for i, (x, y) in enumerate(t[["x", "y"]].to_numpy(float)) if (x, y) in front or t.index[i] in far]
+
+def _place_names(ax, t, lines=()):
     "Write each point's name at the first of eight places around it that is free; a name without room is left out."
     fig = ax.figure; fig.draw_without_rendering()
     box, points = ax.get_window_extent(), ax.transData.transform(np.concatenate([t[["x", "y"]].to_numpy(float), *map(_along, lines)]))
     unit, taken = fig.dpi / 72, []
-    for name, (px, py) in zip(t["name"], points[:most]):
+    for i in _worth_a_name(t, lines):
+        name, (px, py) = t["name"].iloc[i], points[i]
         text = " ".join(short(name, 22, 1)) if name else ""
         if not text: continue
         w, h = 5.2 * len(text) * unit, 9 * unit
@@ -639,16 +655,36 @@ def _place_names(ax, t, lines=(), most:int=40):
         ax.annotate(text, ax.transData.inverted().transform((px, py)), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline", fontsize="x-small", color=INK, parse_math=False, annotation_clip=False)
 
 # %% ../nbs/06_plots.ipynb #c096
-KINDS = {"forest": forest, "differences": differences, "counts": counts, "trade_off": trade_off}
+def gaps(report, metric=None, *, attribute=None, ax=None):
+    "The gap of a metric in every question of a report, a mark per attribute. Returns the axes."
+    name, column, title, better = column_of(report, metric)
+    key = f"delta_{name}" if report.task == "seg" else f"{name}-gap"
+    if key not in report.summary: raise unknown_name("gap in this report called", key, [c for c in report.summary if c.endswith("-gap") or c.startswith("delta_")])
+    places, rows, at = [attribute] if attribute else report.attributes, Rows(), {}
+    table = report.summary if report.targets else pd.concat({"all samples": report.summary}, names=["target"])
+    for a in places:
+        if a not in report.attributes: raise unknown_name("attribute called", a, report.attributes)
+    for t, part in table.groupby(level="target", sort=False): at[t] = rows.add(_with_n(short(t, 22, 2), int(part["n"].max())))
+    ax, entries = _axes(ax, rows.height + .2 + .2 * len(places)), []
+    for j, a in enumerate(places):
+        v, l = table.xs(a, level="attribute")[key].astype(float), look(j)
+        entries.append((ax.plot(v, [at[t] for t in v.index], l.mark, ls="", color=l.colour, ms=6.5, alpha=.9)[0], f"by {' '.join(short(a, 30, 1))}"))
+    for y in at.values(): ax.axhline(y, color=RULE, lw=.5, zorder=0)
+    _dress(ax, f"Gaps in {title}", "largest − smallest group · 0 is fair · small groups widen it"); _span(ax, [0, *table.loc[table.index.get_level_values("attribute").isin(places), key].astype(float)]); rows.draw(ax)
+    _legend(ax, entries, ncols=3)
+    return ax
+
+# %% ../nbs/06_plots.ipynb #c100
+KINDS = {"forest": forest, "differences": differences, "counts": counts, "gaps": gaps, "trade_off": trade_off}
 OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibration_by_group", "histograms": "score_histograms", "dice": "dice_by_group", "size": "dice_by_size"}
 
 def plot(report, kind:str="forest", **options):
-    "A picture of a report: `forest`, `differences`, `counts` or `trade_off`; the options are those of the function of that name. Returns the axes."
+    "A picture of a report: `forest`, `differences`, `counts`, `gaps` or `trade_off`; the options are those of the function of that name. Returns the axes."
     if kind in OF_SCORES: raise InputError(f"a report holds no scores per sample, which {kind!r} needs; call fairmedfm.plots.{OF_SCORES[kind]} with them")
     if kind not in KINDS: raise unknown_name("picture called", kind, [*KINDS, *OF_SCORES])
     return KINDS[kind](report, **options)
 
-# %% ../nbs/06_plots.ipynb #c100
+# %% ../nbs/06_plots.ipynb #c104
 VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 

@@ -177,6 +177,7 @@ def test_ece_is_made_of_pandas_bins(case):
     y, s, codes, kind, _ = case
     c, p = ask(*case), prob(s, kind)
     for i, m in each(c, codes):
+        if 0 < np.ptp(p[m]) < 1e-290: continue       # pandas loses its own edges
         try: want = cut_error(p[m], y[m])
         except ValueError: continue                  # pandas cannot cut so narrow a range
         close(c.values("ece")[i], want, rtol=1e-12, atol=1e-15)
@@ -226,11 +227,13 @@ def test_calibration_slope_and_intercept_maximise_the_likelihood():
 
 
 @quick
-@given(st.lists(st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0]), min_size=2, max_size=12), st.data())
-def test_slope_of_separated_scores(x, data):
+@given(st.lists(st.tuples(st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0]), st.integers(0, 1)), min_size=2, max_size=12))
+@example([(-1.0, 0), (1.0, 1), (1.0, 0), (1.0, 0)])
+@example([(-2.0, 0), (1.0, 1), (1.0, 0), (1.0, 0)])
+@example([(.5, 0), (.5, 1)])
+def test_slope_of_separated_scores(rows):
     "Where a threshold separates the labels, or all but those that stand on it, the slope is infinite: NaN."
-    y = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x))))
-    x = np.array(x)
+    x, y = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
     assume(0 < y.sum() < len(y))
     slope = ask(y, x, np.zeros(len(y), int), "logit").values("cal_slope")[0]
     a, b = x[y == 0], x[y == 1]

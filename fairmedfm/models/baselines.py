@@ -39,7 +39,9 @@ EFFICIENTNET = ModelSpec(
     checked="real weights", note="average of the last map; trained on ImageNet; its own convolution class cannot take LoRA")
 
 # %% ../../nbs/25_models.baselines.ipynb #c011
-def grey(x): return (x*torch.tensor([0.2125, 0.7154, 0.0721], device=x.device).view(1, 3, 1, 1)).sum(1)
+def grey(x):
+    "The brightness (B, H, W) of RGB images (B, 3, H, W), as scikit-image weighs the colours."
+    return (x*torch.tensor([0.2125, 0.7154, 0.0721], device=x.device).view(1, 3, 1, 1)).sum(1)
 
 class HogTower(Tower):
     "Histograms of oriented gradients of images in 0–1, as scikit-image orders them."
@@ -60,7 +62,9 @@ class HogTower(Tower):
             if clip: blocks = blocks.clamp(max=clip)
         return blocks.flatten(1)
 
-def load_hog(spec:ModelSpec, path) -> HogTower: return HogTower(spec)
+def load_hog(spec:ModelSpec, path) -> HogTower:
+    "HOG has nothing to load."
+    return HogTower(spec)
 
 HOG = ModelSpec("HOG", load_hog, "classical", "none", 1296, 0.0, "none needed", weights=False, kwargs=dict(cell=32, bins=9),
                 preprocess=Preprocess(224, norm=None), checked="no weights",
@@ -114,7 +118,9 @@ class TextureTower(Tower):
         texture = [torch.stack([haralick(cooccurrence(q, k["levels"], *o)) for o in ring]).mean(0) for ring in around]
         return torch.cat([first_order(c.flatten(1)) for c in (g, *x.unbind(1))] + texture, 1)
 
-def load_texture(spec:ModelSpec, path) -> TextureTower: return TextureTower(spec)
+def load_texture(spec:ModelSpec, path) -> TextureTower:
+    "Texture statistics have nothing to load."
+    return TextureTower(spec)
 
 RADIOMICS = ModelSpec("Radiomics", load_texture, "classical", "none", 64, 0.0, "none needed", aliases=("Texture",), weights=False,
                       kwargs=dict(levels=16, distances=(1, 4)), preprocess=Preprocess(224, norm=None), checked="no weights",

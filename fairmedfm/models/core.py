@@ -249,6 +249,7 @@ class Text:
     clamp: tuple|None = None           # limits of the learned logit_scale
     factor: float = 1.0
 
+# %% ../../nbs/20_models.core.ipynb #c053
 @dataclass(frozen=True)
 class ModelSpec:
     "One model: what it is, what it wants to see, where its weights are and how they are named, what its text tower does."
@@ -282,14 +283,14 @@ class ModelSpec:
     @property
     def dims(self) -> str: return "3D" if isinstance(self.preprocess, VolumePreprocess) else "2D"
 
-# %% ../../nbs/20_models.core.ipynb #c055
+# %% ../../nbs/20_models.core.ipynb #c058
 def folder_here(spec:ModelSpec, root="./pretrained") -> Path|None:
     "The folder under `root` that answers to the model and holds one of its files."
     names = {n.lower() for n in (spec.name, *spec.aliases, *spec.folders, spec.hub.rpartition("/")[2]) if n}
     found = sorted(p for p in Path(root).iterdir() if p.is_dir() and p.name.lower() in names) if Path(root).is_dir() else []
     return next((p for p in found if any((p/f).exists() or (p/f"{f}.index.json").exists() for f in spec.files)), None)
 
-# %% ../../nbs/20_models.core.ipynb #c059
+# %% ../../nbs/20_models.core.ipynb #c062
 def how_to_get(spec:ModelSpec, root="./pretrained") -> str:
     "What to do so that the weights of `spec` are here."
     beside = " and the small files beside it" if spec.hub else ""
@@ -300,7 +301,7 @@ def how_to_get(spec:ModelSpec, root="./pretrained") -> str:
     if spec.hub: return f"{gate}connect once so that {spec.hub} is fetched from the hub, or {place}"
     return f"get it from {spec.source or 'its authors'}, then {place}"
 
-# %% ../../nbs/20_models.core.ipynb #c062
+# %% ../../nbs/20_models.core.ipynb #c065
 SIDE_FILES = ("*.json", "*.txt", "*.model")
 
 def shards(index, prefixes=("",)) -> list[str]:
@@ -327,7 +328,7 @@ def download(spec:ModelSpec, root="./pretrained") -> Path:
         raise InputError(f"{spec.name}: no weights here, and no way to {spec.hub} ({type(e).__name__}); {how_to_get(spec, root)}") from None
     raise InputError(f"{spec.name}: {spec.hub} holds none of {some(spec.files)}; {how_to_get(spec, root)}")
 
-# %% ../../nbs/20_models.core.ipynb #c066
+# %% ../../nbs/20_models.core.ipynb #c069
 def packaged_file(spec:ModelSpec) -> Path|None:
     "The file that an installed package ships, if it is installed."
     package, _, inner = spec.packaged.partition(":")
@@ -348,7 +349,7 @@ def locate(spec:ModelSpec, checkpoint=None, root="./pretrained") -> Path|None:
     if not spec.hub: raise InputError(f"{spec.name}: no weights here; {how_to_get(spec, root)}")
     return download(spec, root)
 
-# %% ../../nbs/20_models.core.ipynb #c070
+# %% ../../nbs/20_models.core.ipynb #c073
 def weight_files(spec:ModelSpec, path) -> list[Path]:
     "The file itself, or the files in the folder that hold the weights."
     path = Path(path)
@@ -364,7 +365,7 @@ def read_state(spec:ModelSpec, path) -> dict:
     for file in weight_files(spec, path): held |= read_checkpoint(file, spec.keys.prefix)
     return spec.keys.own(held, Path(path).name)
 
-# %% ../../nbs/20_models.core.ipynb #c074
+# %% ../../nbs/20_models.core.ipynb #c077
 def runs_here(spec:ModelSpec, root="./pretrained") -> tuple[str, str]:
     "('yes' | 'after a download' | 'no', what to do)."
     lacking = [p for p in spec.packages if importlib.util.find_spec(p) is None]
@@ -378,7 +379,7 @@ def runs_here(spec:ModelSpec, root="./pretrained") -> tuple[str, str]:
     blocked = hub.constants.HF_HUB_OFFLINE or (spec.gated and not hub.get_token())
     return ("no" if blocked else "after a download"), how_to_get(spec, root)
 
-# %% ../../nbs/20_models.core.ipynb #c078
+# %% ../../nbs/20_models.core.ipynb #c081
 class Tower(nn.Module):
     "`forward(images) -> (B, dim)`; with text also `embed_image`, `embed_text(tokens)`, `tokenize(prompts)`, `logit_scale`, `logit_bias`."
     def __init__(self, spec:ModelSpec, dim:int):
@@ -394,7 +395,7 @@ class Tower(nn.Module):
         for m in self._still: m.training = False
         return self
 
-# %% ../../nbs/20_models.core.ipynb #c082
+# %% ../../nbs/20_models.core.ipynb #c085
 def choose_device(device="auto") -> torch.device:
     "The device by name; `auto` takes CUDA, then MPS, then the CPU. Asking for one that is not there is an error."
     have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -411,7 +412,7 @@ def choose_precision(precision:str, device:torch.device) -> str:
     if precision not in PRECISIONS: raise InputError(f"there is no precision {precision!r}; choose {', '.join(PRECISIONS)}")
     return precision if precision != "auto" else "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
-# %% ../../nbs/20_models.core.ipynb #c086
+# %% ../../nbs/20_models.core.ipynb #c089
 def weights_hash(module:nn.Module) -> str:
     "SHA-256 of all parameters and buffers of `module`."
     h = hashlib.sha256()
@@ -420,7 +421,7 @@ def weights_hash(module:nn.Module) -> str:
         h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return h.hexdigest()
 
-# %% ../../nbs/20_models.core.ipynb #c090
+# %% ../../nbs/20_models.core.ipynb #c093
 def logits(image, text, rule:Text, scale=None, bias=None) -> torch.Tensor:
     "Logits (B, K) of image vectors (B, d) or (B, Q, d) for text vectors (K, d); `scale` is the learned log scale. Differentiable."
     cosine = F.normalize(image.float(), dim=-1) @ F.normalize(text.float(), dim=-1).T
@@ -429,14 +430,14 @@ def logits(image, text, rule:Text, scale=None, bias=None) -> torch.Tensor:
     grown = learned.clamp(*rule.clamp).exp() if rule.clamp else learned.exp()
     return cosine*rule.factor*(grown.to(cosine.device) if rule.scale is None else rule.scale) + (0 if bias is None else bias.float())
 
-# %% ../../nbs/20_models.core.ipynb #c094
+# %% ../../nbs/20_models.core.ipynb #c097
 def lora_layers(module:nn.Module, patterns) -> list[str]:
     "Full names of the linear, convolution and attention layers that the first matching pattern names."
     kinds = (nn.Linear, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
     names = [n for n, m in module.named_modules() if isinstance(m, kinds)]
     return next((found for p in patterns if (found := [n for n in names if re.fullmatch(p, n)])), [])
 
-# %% ../../nbs/20_models.core.ipynb #c098
+# %% ../../nbs/20_models.core.ipynb #c101
 class ImageEncoder:
     "A frozen model and its transform: `.spec .module .transform .dim .device .encode(batch) .fingerprint .lora_targets`."
     def __init__(self, module:Tower, device="cpu", precision:str="auto", transform=None):
@@ -471,7 +472,7 @@ class ImageEncoder:
         if not found: raise InputError(f"{self.spec.name} names no layers for LoRA; use the usage lp instead")
         return found
 
-# %% ../../nbs/20_models.core.ipynb #c102
+# %% ../../nbs/20_models.core.ipynb #c105
 class Encoder(ImageEncoder):
     "An `ImageEncoder` that also has `.encode_text(prompts) .image_embedding(batch) .similarity(image, text)` where the model has text."
     @property
@@ -493,7 +494,7 @@ class Encoder(ImageEncoder):
         "The model's own logits (B, K) of image vectors for text vectors; differentiable in both."
         return logits(image, text, self._text(), getattr(self.module, "logit_scale", None), getattr(self.module, "logit_bias", None))
 
-# %% ../../nbs/20_models.core.ipynb #c107
+# %% ../../nbs/20_models.core.ipynb #c110
 def load(spec:ModelSpec,               # the row
          checkpoint=None,              # a file or folder that overrides the weights
          device="cpu",                 # cpu, cuda, mps, auto

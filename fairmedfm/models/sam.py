@@ -300,7 +300,7 @@ _VIDEO = Keys(unexpected=((r"memory_|maskmem_|mask_downsample|obj_ptr_|object_po
                            "the memory that follows an object through a video"),))
 
 # %% ../../nbs/27_models.sam.ipynb #c047
-VISUAL = (49406, 5560, 49407)     # the CLIP tokens of the word "visual", which stands for "like this box" where no phrase is given
+VISUAL = (49406, 7195, 49407)     # the CLIP tokens of the word "visual", which stands for "like this box" where no phrase is given
 
 def _pyramid(vision, tokens):
     side = round(tokens.shape[1]**.5)

@@ -23,11 +23,11 @@ from ..metrics import Groups, Ranking, find_threshold, read_threshold
 from .loop import Method, Step
 
 # %% auto #0
-__all__ = ['CELLS', 'DISTANCES', 'RATES', 'METHODS', 'cells', 'Resampling', 'GroupDRO', 'critic', 'Adversarial', 'Laftr', 'CFair',
-           'DomainInd', 'valley', 'Swad', 'log_odds_of', 'threshold_for', 'GroupThresholds', 'threshold_for_group',
-           'GroupCalibration', 'platt', 'MethodRow', 'read_option', 'make_method']
+__all__ = ['CELLS', 'DISTANCES', 'LAYERS', 'RATES', 'METHODS', 'cells', 'Resampling', 'GroupDRO', 'critic', 'Adversarial',
+           'Laftr', 'CFair', 'DomainInd', 'valley', 'Swad', 'log_odds_of', 'threshold_for', 'GroupThresholds',
+           'threshold_for_group', 'GroupCalibration', 'platt', 'MethodRow', 'read_option', 'make_method']
 
-# %% ../../nbs/33_train.methods.ipynb #c008
+# %% ../../nbs/33_train.methods.ipynb #c009
 def cells(y, g, of:str) -> torch.Tensor:
     "The cell of each sample, numbered from 0: of its group, its class, or both."
     codes = {"group": g, "class": y, "both": y*(int(g.max()) + 1) + g}[of]
@@ -44,7 +44,7 @@ class Resampling(Method):
         cell = cells(y, g, self.of)
         return 1/torch.bincount(cell)[cell].double()
 
-# %% ../../nbs/33_train.methods.ipynb #c015
+# %% ../../nbs/33_train.methods.ipynb #c016
 class GroupDRO(Method):
     "The loss of the groups that are behind counts more, the longer they are behind."
     name, groups = "group-dro", True
@@ -64,14 +64,19 @@ class GroupDRO(Method):
             self.q /= self.q.sum()
         return (self.q[here]*losses).sum()
 
-# %% ../../nbs/33_train.methods.ipynb #c020
+# %% ../../nbs/33_train.methods.ipynb #c021
 CELLS = {   # which samples make a cell of the adversary's error
     "dp": lambda a, y, classes: [a == i for i in (0, 1)],
     "eqodd": lambda a, y, classes: [(a == i) & (y == j) for i in (0, 1) for j in range(classes)],
     "eqopp": lambda a, y, classes: [(a == i) & (y == 1) for i in (0, 1)]}
 DISTANCES = {"cross-entropy": lambda o, a: F.binary_cross_entropy_with_logits(o, a, reduction="none"), "absolute": lambda o, a: (torch.sigmoid(o) - a).abs()}
 
-def critic(width:int, *layers) -> nn.Sequential: return nn.Sequential(nn.BatchNorm1d(width, affine=False, track_running_stats=False), *layers)
+LAYERS = {"linear": (), "relu": (nn.ReLU,)}
+
+def critic(width:int, out:int, layers:str) -> nn.Sequential:
+    "An adversary: the representation standardised over the batch, 128 units, `out` numbers; `relu` puts a ReLU between."
+    if layers not in LAYERS: raise InputError(f"there is no adversary {layers!r}; choose {', '.join(LAYERS)}")
+    return nn.Sequential(nn.BatchNorm1d(width, affine=False, track_running_stats=False), nn.Linear(width, 128), *(layer() for layer in LAYERS[layers]), nn.Linear(128, out))
 
 class Adversarial(Method):
     "What adversarial methods share: an adversary with an optimiser of its own that minimises its own error, `game`, after each step."
@@ -93,14 +98,13 @@ class Adversarial(Method):
 class Laftr(Adversarial):
     "A representation from which an adversary cannot read the group: loss = c · classification − f · the adversary's error."
     name = "laftr"
-    def __init__(self, variant:str="eqodd", c:float=1.0, f:float=1.0, steps:int=3, lr:float=.01, distance:str="cross-entropy"):
+    def __init__(self, variant:str="eqodd", c:float=1.0, f:float=1.0, steps:int=3, lr:float=.01, distance:str="cross-entropy", adversary:str="linear"):
         super().__init__()
         if variant not in CELLS: raise InputError(f"laftr has no variant {variant!r}; choose {', '.join(CELLS)}")
         if distance not in DISTANCES: raise InputError(f"laftr knows no distance {distance!r}; choose {', '.join(DISTANCES)}")
-        self.variant, self.c, self.f, self.steps, self.lr, self.distance = variant, c, f, steps, lr, distance
-    def make(self, dim, classes):
-        width = dim + classes*(self.variant == "eqodd")
-        return critic(width, nn.Linear(width, 128), nn.Linear(128, 1))
+        self.variant, self.c, self.f, self.steps, self.lr, self.distance, self.layers = variant, c, f, steps, lr, distance, adversary
+        critic(1, 1, adversary)
+    def make(self, dim, classes): return critic(dim + classes*(self.variant == "eqodd"), 1, self.layers)
     def game(self, z, y, a):
         x = torch.cat([z, F.one_hot(y, self.classes).float()], 1) if self.variant == "eqodd" else z
         errors = DISTANCES[self.distance](self.adversary(x).ravel(), a)
@@ -108,14 +112,15 @@ class Laftr(Adversarial):
         return torch.stack(means).mean() if means else errors.sum()*0
     def loss(self, step): return self.c*step.mean() - self.f*self.error(step.z, step)
 
-# %% ../../nbs/33_train.methods.ipynb #c029
+# %% ../../nbs/33_train.methods.ipynb #c030
 class CFair(Adversarial):
     "A representation from which the group cannot be read within any class: loss = balanced classification − mu · the mean error of the classes' adversaries."
     name, balanced = "cfair", True
-    def __init__(self, mu:float=1.0, steps:int=3, lr:float=.01):
+    def __init__(self, mu:float=1.0, steps:int=3, lr:float=.01, adversary:str="linear"):
         super().__init__()
-        self.mu, self.steps, self.lr = mu, steps, lr
-    def make(self, dim, classes): return nn.ModuleList([critic(dim, nn.Linear(dim, 128), nn.ReLU(), nn.Linear(128, 2)) for _ in range(classes)])
+        self.mu, self.steps, self.lr, self.layers = mu, steps, lr, adversary
+        critic(1, 2, adversary)
+    def make(self, dim, classes): return nn.ModuleList([critic(dim, 2, self.layers) for _ in range(classes)])
     def game(self, z, y, a):
         errors = []
         for j, adversary in enumerate(self.adversary):
@@ -126,7 +131,7 @@ class CFair(Adversarial):
         return torch.stack(errors).mean() if errors else z.sum()*0
     def loss(self, step): return step.mean() - self.mu*self.error(step.z, step)
 
-# %% ../../nbs/33_train.methods.ipynb #c033
+# %% ../../nbs/33_train.methods.ipynb #c035
 class DomainInd(Method):
     "A block of logits for each group, trained on that group, added up for prediction."
     name, groups = "domain-ind", True
@@ -135,7 +140,7 @@ class DomainInd(Method):
     def own(self, logits, g): return self.blocks(logits)[torch.arange(len(logits), device=logits.device), g]
     def combine(self, logits): return self.blocks(logits).sum(1)
 
-# %% ../../nbs/33_train.methods.ipynb #c038
+# %% ../../nbs/33_train.methods.ipynb #c040
 def valley(losses, n_converge:int=3, n_tolerance:int=6, ratio:float=.05) -> tuple[int, int]:
     "First and one past the last epoch (from 0) of the loss valley: entered where a loss is the smallest of the next `n_converge`, left before `n_tolerance` losses in a row above (1 + ratio) × the mean of those."
     start = next((i for i in range(len(losses) - n_converge + 1) if min(losses[i:i + n_converge]) == losses[i]), None)
@@ -168,7 +173,7 @@ class Swad(Method):
     def own_state(self): return super().own_state() | {"losses": self.losses, "means": self.means}
     def restore(self, state): super().restore(state); self.losses, self.means = state["losses"], state["means"]
 
-# %% ../../nbs/33_train.methods.ipynb #c044
+# %% ../../nbs/33_train.methods.ipynb #c046
 def log_odds_of(p) -> np.ndarray:
     "log(p/(1 − p)), with probabilities cut at 1e-12."
     p = np.clip(np.asarray(p, float), 1e-12, 1 - 1e-12)
@@ -186,7 +191,7 @@ def _large_enough(y, codes, names, smallest, wanted, what, notes) -> list[int]:
     if small: notes.add(f"{what}: too few validation samples of a class in {', '.join(small)}; treated like everybody")
     return [k for k, n in enumerate(counts) if n >= smallest]
 
-# %% ../../nbs/33_train.methods.ipynb #c046
+# %% ../../nbs/33_train.methods.ipynb #c048
 RATES = {"tpr": ("sensitivity", (1,), lambda y, s, t: float((s[y == 1] > t).mean())), "tnr": ("specificity", (0,), lambda y, s, t: float((s[y == 0] <= t).mean())), "youden": (None, (0, 1), None)}
 
 @dataclass
@@ -216,7 +221,7 @@ def threshold_for_group(y, score, where, rule):
     elif (y == 0).all(): y, score = np.append(y, 1), np.append(score, 1.0)
     return threshold_for(y, score, rule)
 
-# %% ../../nbs/33_train.methods.ipynb #c051
+# %% ../../nbs/33_train.methods.ipynb #c053
 @dataclass
 class GroupCalibration:
     "A logistic calibration per group (Platt), learned on the validation split; what is shown as 0.3 happens in 3 of 10, in each group."
@@ -239,7 +244,7 @@ def platt(y, score) -> tuple[float, float]:
     m = LogisticRegression(C=1e4).fit(log_odds_of(score)[:, None], y)
     return float(m.intercept_[0]), float(m.coef_[0, 0])
 
-# %% ../../nbs/33_train.methods.ipynb #c056
+# %% ../../nbs/33_train.methods.ipynb #c058
 @dataclass(frozen=True)
 class MethodRow:
     "A method by name: `make(**options)`; `after` is true for a rule that acts on scores after training."
