@@ -356,8 +356,8 @@ def _read(table, used, text, ids, roles, given):
 def _joined(table, metadata, used, text, ids, roles, given, notes):
     "The predictions with the columns of the metadata that are used."
     import pandas as pd
-    from fairmedfm.tables import _join_on, check_repeats, join_tables
-    left, right = _join_on(*(pd.DataFrame(columns=list(t.columns)) for t in (table, metadata)), given.get("on"))
+    from fairmedfm.tables import join_keys, check_repeats, join_tables
+    left, right = join_keys(*(pd.DataFrame(columns=list(t.columns)) for t in (table, metadata)), given.get("on"))
     predictions = _read(table, used, text, list(dict.fromkeys([left, *ids])), roles, given)
     theirs = [right, *(c for c in used if c in metadata.columns and c != right)]
     known = metadata.read([c for c in theirs if c in text or c == right], theirs)

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from .core import InputError, Notes, plural, require, some, unknown_name, write_text
-from .inputs import align, as_array, groupings, questions, weights_of, with_weight
+from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS
 from .metrics import METRICS, Comparison, metric_parts
 from .plots import (NAMES, REST, Asked, clean, column_of, counts, dice_by_group, dice_by_size, differences, draw_calibration, draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers,
@@ -31,11 +31,11 @@ from .report import FairnessReport, _assumptions, _behind, _cell, _headline, _pl
 # %% auto #0
 __all__ = ['FRAMES', 'NO_INTERVALS', 'BY_CHANCE', 'RANGES', 'BETTER', 'SUMMARY_WORDS', 'UNCERTAINTY_WORDS', 'WHOLE', 'CAPTIONS',
            'HEADINGS', 'MOST_SHELVES', 'GROUPING', 'MOST_CURVES', 'CARD', 'TEMPLATES', 'SETTINGS', 'frames', 'numbers',
-           'fingerprint', 'Sentence', 'headline_metrics', 'in_short', 'definitions', 'SimpleText', 'Cell', 'Table',
-           'cell', 'groups_table', 'interval_lookup', 'summary_table', 'frame_table', 'Picture', 'page_style',
-           'new_axes', 'Album', 'Shelf', 'overview', 'by_metric', 'Samples', 'comparisons', 'threshold_of', 'curves',
-           'card_fields', 'some_words', 'script_json', 'facts', 'assumptions', 'smallest', 'to_html', 'page', 'tex',
-           'to_latex']
+           'fingerprint', 'Sentence', 'detectable_of', 'headline_metrics', 'in_short', 'definitions', 'SimpleText',
+           'Cell', 'Table', 'cell', 'groups_table', 'interval_lookup', 'summary_table', 'frame_table', 'Picture',
+           'page_style', 'new_axes', 'Album', 'Shelf', 'overview', 'by_metric', 'Samples', 'comparisons',
+           'threshold_of', 'curves', 'card_fields', 'some_words', 'script_json', 'facts', 'assumptions', 'smallest',
+           'to_html', 'page', 'tex', 'to_latex']
 
 # %% ../nbs/07_html.ipynb #c007
 FRAMES = ("intervals", "pairwise", "tests", "gaps")
@@ -94,14 +94,23 @@ def _proven(report, metric, target) -> list:
     "Sentences from the pairs of groups that have an interval: each difference shown, then what was shown alike, then what cannot be told."
     out, (name, column, title, better) = [], column_of(report, metric)
     tolerance, t = tolerance_of(report, name), pair_numbers(report, metric, target=target)
+    detect = detectable_of(report, name, target)
     t["kind"] = [verdict_kind(v) if v is not None and v == v else "different" if lo > 0 or hi < 0 else "unclear" for v, lo, hi in zip(t["verdict"], t["low"], t["high"])]
     for a, part in t[t["low"].notna()].groupby("attribute", sort=False):
         for r in part[part["kind"] == "different"].itertuples():
             out.append(Sentence(f"{_label(title, a, target)}: {clean(r.group_a)} is {_side(r.difference, title, better)} than {_other(r.group_b)}; interval of the difference {_n(r.low)} to {_n(r.high)}.", "different"))
         for kind, say in (("alike", _alike), ("unclear", _unclear)):
             rest = part[part["kind"] == kind]
-            if len(rest): out.append(Sentence(f"{_label(title, a, target)}: " + say(rest, len(part), tolerance), kind))
+            if len(rest): out.append(Sentence(f"{_label(title, a, target)}: " + say(rest, tolerance, detect), kind))
     return out
+
+def detectable_of(report, name, target) -> dict:
+    "`(attribute, group_a, group_b)` → the difference that would be found four times in five."
+    f = frames(report)["pairwise"]
+    if "detectable" not in f: return {}
+    f = pick(report, f, target) if report.targets else f
+    f = f[f["metric"] == name]
+    return dict(zip(zip(f["attribute"], f["group_a"], f["group_b"]), f["detectable"]))
 
 def _other(group): return "everyone else" if group == REST else clean(group)
 
@@ -109,9 +118,16 @@ def _pairs(t, most=3):
     names = [f"{clean(a)} and {_other(b)}" for a, b in zip(t["group_a"], t["group_b"])]
     return "; ".join(names[:most]) + (f"; and {plural(len(names) - most, 'more pair')}" if len(names) > most else "")
 
-def _alike(t, of, tolerance): return f"{_pairs(t)} differ by less than the tolerance" + (f" of {tolerance:g}" if tolerance else "") + f"; the interval{'s' * (len(t) > 1)} reach from {_n(t['low'].min())} to {_n(t['high'].max())}."
+def _reach(t): return f"{_n(t['low'].min())} to {_n(t['high'].max())}"
 
-def _unclear(t, of, tolerance): return f"{_pairs(t)}: the data are compatible with differences from {_n(t['low'].min())} to {_n(t['high'].max())}. No difference shown is not the same as no difference."
+def _alike(t, tolerance, detect): return f"{_pairs(t)} differ by less than the tolerance" + (f" of {tolerance:g}" if tolerance else "") + f"; the interval{'s reach' if len(t) > 1 else ' reaches'} from {_reach(t)}."
+
+def _unclear(t, tolerance, detect):
+    found = [d for k in zip(t["attribute"], t["group_a"], t["group_b"]) if np.isfinite(d := detect.get(k, np.nan))]
+    power = "" if not found else f" Differences of less than {_n(max(found))} would often go unseen in data of this size."
+    lone = t[(t["low"] > 0) | (t["high"] < 0)]
+    almost = "" if not len(lone) else f" Alone, the interval of {_pairs(lone)} would leave out zero; corrected for the number of comparisons it is not enough."
+    return f"{_pairs(t)}: the data are compatible with differences from {_reach(t)}.{almost}{power} No difference shown is not the same as no difference."
 
 # %% ../nbs/07_html.ipynb #c017
 def headline_metrics(report) -> list:
@@ -160,9 +176,9 @@ SUMMARY_WORDS = {
 }
 UNCERTAINTY_WORDS = {
     "intervals": ("Interval", "The range of true values that the data do not contradict at the stated confidence. A wide interval means little data, not a bad model."),
-    "pairwise": ("Difference and verdict", "The first group's value minus the second's. “Shown different”: the interval leaves out what the tolerance allows. “Shown alike”: it lies within the tolerance. “Cannot say”: the data decide neither."),
-    "tests": ("Test", "The p-value is how often equal groups would look at least this different; adjusted p-values allow for the number of comparisons made."),
-    "gaps": ("De-biased gap", "The gap with the part that chance alone would give taken off."),
+    "pairwise": ("Difference and verdict", "The first group's value minus the second's. “Alike”: the whole interval lies within the tolerance. “Different”: the interval excludes zero, and so does the test when corrected for the number of comparisons. “Cannot say”: the data decide neither."),
+    "tests": ("Test and detectable difference", "The p-value is how often equal groups would look at least this different; adjusted p-values allow for the number of comparisons made. The detectable difference is what a study of this size finds four times in five when it is there: a smaller one may well exist unseen."),
+    "gaps": ("De-biased gap", "The gap with the part that chance alone would give taken off. It may be negative: the groups then differ less than chance alone would make them."),
 }
 
 def definitions(report) -> list:
@@ -250,18 +266,24 @@ def _turned(t:Table) -> Table:
     return Table(t.name, t.caption, ["number", *names], [[Cell(h), *(row[t.keys + i] for row in t.rows)] for i, h in enumerate(t.head[t.keys:])], 1)
 
 # %% ../nbs/07_html.ipynb #c033
-CAPTIONS = {"pairwise": "Signed differences between groups: the first minus the second", "tests": "Tests of “all groups are equal”", "gaps": "Gaps, as seen and with the share of chance taken off"}
-HEADINGS = {"group_a": "first", "group_b": "second", "low": "from", "high": "to", "p_value": "p", "p_adjusted": "p, adjusted", "n_a": "first's samples", "n_b": "second's samples"}
+CAPTIONS = {"pairwise": "Signed differences between groups: the first minus the second", "tests": "Tests of “all groups are equal”", "gaps": "Gaps: largest minus smallest, with an interval, and with the share of chance taken off"}
+HEADINGS = {"group_a": "first", "group_b": "second", "low": "from", "high": "to", "p_value": "p", "p_adjusted": "p, adjusted", "n_a": "first's samples", "n_b": "second's samples", "detectable": "detectable difference", "n_groups": "groups", "gap_debiased": "gap, de-biased", "noise": "gap that noise alone makes"}
 
 def frame_table(name:str, f:pd.DataFrame) -> Table:
-    "A frame of uncertainty as a table: texts first."
+    "A frame of uncertainty as a table: texts first, columns that say nothing new left out."
+    f, caption = f.copy(), CAPTIONS.get(name, name)
+    if "tolerance" in f and f["tolerance"].nunique(dropna=False) == 1: caption += f" (tolerance {f['tolerance'].iloc[0]:g})" if f["tolerance"].notna().all() else ""; f = f.drop(columns="tolerance")
+    for twin in ("difference", "value"):
+        if twin in f and "estimate" in f and np.allclose(f[twin].astype(float), f["estimate"].astype(float), equal_nan=True): f = f.drop(columns="estimate")
     keys = [c for c in ("target", "attribute", "metric", "group_a", "group_b") if c in f]
-    rest = [c for c in f if c not in keys]
-    def one(c, v):
-        if c == "verdict" and isinstance(v, str): return Cell(clean(v), kind="text", verdict=verdict_kind(v))
-        return Cell(f"{_n(v)}", repr(float(v))) if c in ("low", "high", "difference") and isinstance(v, (float, np.floating)) and np.isfinite(v) else cell(v, c)
-    rows = [[*(Cell(_other(v) if c == "group_b" else words(str(v)) if c == "metric" else clean(v)) for c, v in zip(keys, k)), *(one(c, v) for c, v in zip(rest, r))] for k, r in zip(f[keys].itertuples(index=False), f[rest].itertuples(index=False))]
-    return Table(f"{name}-table", CAPTIONS.get(name, name), [HEADINGS.get(c, clean(c).replace("_", " ")) for c in [*keys, *rest]], rows, len(keys))
+    rest = [*(c for c in f if c not in keys and c != "method"), *(["method"] if "method" in f else [])]
+    rows = [[*(Cell(_other(v) if c == "group_b" else words(str(v)) if c == "metric" else clean(v)) for c, v in zip(keys, k)), *(_told(c, v) for c, v in zip(rest, r))] for k, r in zip(f[keys].itertuples(index=False), f[rest].itertuples(index=False))]
+    return Table(f"{name}-table", caption, [HEADINGS.get(c, clean(c).replace("_", " ")) for c in [*keys, *rest]], rows, len(keys))
+
+def _told(column, v) -> Cell:
+    if column == "verdict" and isinstance(v, str): return Cell(clean(v), kind="text", verdict=verdict_kind(v))
+    if column in ("low", "high", "difference", "estimate", "detectable", "gap", "gap_debiased", "noise") and isinstance(v, (float, np.floating)) and np.isfinite(v): return Cell(_n(v), repr(float(v)))
+    return cell(v, column)
 
 # %% ../nbs/07_html.ipynb #c036
 @dataclass
@@ -342,10 +364,12 @@ class Samples:
 
 GROUPING = ("bins", "intersectional", "unknown")
 
-def _check_same(report, parts, where="sensitive_features"):
-    "The groups and their sizes must be the report's."
-    for g in parts:
-        if g.name not in report.attributes: raise unknown_name("attribute of this report called", g.name, report.attributes)
+def _bins_of(report, features):
+    "The report's cut points for the attributes that are given, which must be the report's."
+    names, bins = list(feature_columns(features)), report.metadata.get("bins")
+    for name in names:
+        if name not in report.attributes: raise unknown_name("attribute of this report called", name, report.attributes)
+    return {k: v for k, v in bins.items() if k in names} or None if isinstance(bins, Mapping) else bins
 
 def _check_sizes(report, target, g, count):
     told = pick(report, report.by_group, target, g.name)["n"]
@@ -355,12 +379,11 @@ def _check_sizes(report, target, g, count):
 def comparisons(report, s:Samples) -> list:
     "`(target, Asked)` for every question and attribute."
     named = align(Notes(), **{k: v for k, v in s.given.items() if k in ("y_true", "y_score", "sensitive_features", "sample_weight", "clusters")})
-    options = {"bins": report.metadata.get("bins"), **s.options}
+    options = {"bins": _bins_of(report, named["sensitive_features"]), **s.options}
     asked = {k: v for k, v in options.items() if k not in GROUPING}
     qs, _ = questions(named["y_true"], named["y_score"], notes=Notes(), **asked)
     n = len(qs[0].y) + qs[0].n_dropped
     parts = groupings(named["sensitive_features"], n, notes=Notes(), **{k: options[k] for k in GROUPING if k in options})
-    _check_same(report, parts)
     w, out = weights_of(named.get("sample_weight"), n), []
     for q in qs:
         q = with_weight(q, w)
@@ -385,8 +408,7 @@ def curves(report, s:Samples, album) -> tuple:
     if s.dice is None: return [], ""
     named = align(Notes(), **{k: v for k, v in s.given.items() if k in ("dice", "sensitive_features", "size")})
     dice = named["dice"]
-    parts = groupings(named["sensitive_features"], len(as_array(dice)), notes=Notes(), **{"bins": report.metadata.get("bins"), **{k: v for k, v in s.options.items() if k in GROUPING}})
-    _check_same(report, parts)
+    parts = groupings(named["sensitive_features"], len(as_array(dice)), notes=Notes(), **{"bins": _bins_of(report, named["sensitive_features"]), **{k: v for k, v in s.options.items() if k in GROUPING}})
     out = []
     for g in parts:
         labels = np.array([*g.names, None], object)[g.codes]
@@ -435,11 +457,11 @@ def script_json(x) -> str:
     "JSON that cannot end the script element it stands in."
     text = json.dumps(_plain(x), ensure_ascii=False, allow_nan=False, indent=1)
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
-    return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029\x00"})
+    return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"})
 
 # %% ../nbs/07_html.ipynb #c056
 SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut points", "weighted": "weighted", "empty_score": "Dice of two empty masks", "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm",
-            "source": "files", "columns": "columns", "ci": "confidence", "method": "method", "n_resamples": "resamples", "random_state": "random state", "tolerance": "tolerance", "n_clusters": "patients"}
+            "source": "files", "columns": "columns", "ci": "confidence", "method": "method", "n_resamples": "resamples", "random_state": "random state", "tolerance": "tolerance", "n_clusters": "patients", "uncertainty": "intervals and tests"}
 
 def facts(report, s:Samples) -> list:
     "`(name, value)` of everything needed to make the page again."
@@ -457,7 +479,7 @@ def assumptions(report) -> list:
     n, dropped = report.metadata.get("n_samples"), report.metadata.get("n_dropped")
     dropped = sum(dropped.values()) if isinstance(dropped, dict) else dropped
     if n is not None: out.insert(0, f"{plural(n, 'sample')} were read" + (f"; {plural(dropped, 'label')} could not be used." if dropped else "."))
-    small = smallest(report)
+    small = "" if frames(report) else smallest(report)
     return [*out, *([small] if small else [])]
 
 def smallest(report, few:int=30) -> str:

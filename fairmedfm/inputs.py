@@ -20,10 +20,10 @@ import pandas as pd
 from .core import InputError, Notes, plural, some
 
 # %% auto #0
-__all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'shown', 'as_array', 'row_order', 'align', 'label_values', 'binary', 'to_float',
-           'numeric', 'score_kind', 'sigmoid', 'log_odds', 'Question', 'question', 'multilabel', 'pair_columns',
-           'class_order', 'questions', 'Grouping', 'factorize', 'cut_points', 'cut', 'binned', 'grouping', 'intersect',
-           'feature_columns', 'groupings', 'weights_of', 'with_weight']
+__all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'shown', 'as_array', 'row_order', 'align', 'factorize', 'in_order',
+           'label_values', 'distinct', 'binary', 'to_float', 'numeric', 'score_kind', 'sigmoid', 'log_odds', 'Question',
+           'question', 'multilabel', 'pair_columns', 'class_order', 'questions', 'Grouping', 'cut_points', 'cut',
+           'binned', 'grouping', 'intersect', 'feature_columns', 'groupings', 'weights_of', 'with_weight']
 
 # %% ../nbs/01_inputs.ipynb #c007
 def shown(x, most:int=60) -> str:
@@ -131,9 +131,32 @@ def align(notes:Notes, **named):
     return {k: fit(k, v) for k, v in named.items()}
 
 # %% ../nbs/01_inputs.ipynb #c022
-_BINARY_TEXT = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+def _pointers(a): return np.ctypeslib.as_array((ctypes.c_ssize_t * len(a)).from_address(a.ctypes.data))
 
-def _is_missing(a): return np.isnan(a) if a.dtype.kind == "f" else np.zeros(len(a), bool) if a.dtype.kind in "biuU" else np.asarray(pd.isna(a))
+def _packed(a):
+    "Fixed-width text of up to eight Latin-1 letters as one integer per value, or `None`."
+    width = a.dtype.itemsize // 4
+    if not 0 < width <= 8: return None
+    letters, key = np.ascontiguousarray(a).view(np.uint32).reshape(len(a), width), None
+    for i in range(width):
+        if letters[:, i].max(initial=0) > 255: return None
+        key = letters[:, i].astype(np.uint64) if key is None else (key << np.uint64(8)) | letters[:, i]
+    return key
+
+def factorize(a:np.ndarray) -> tuple:
+    "`(codes, values)`: which of the distinct `values` each entry is; the same as `pandas.factorize` (−1 = missing), but quick for text."
+    key = _packed(a) if a.dtype.kind == "U" and len(a) > 1000 else None
+    if a.dtype == object and len(a) > 1000:
+        a = np.ascontiguousarray(a); key = _pointers(a)
+        if len(pd.unique(key[:1000])) > 500: key = None
+    if key is None: return pd.factorize(a.astype(object) if a.dtype.kind == "U" else a, use_na_sentinel=True)
+    codes, _ = pd.factorize(key)
+    first = np.full(codes.max() + 1, -1, np.int64); first[codes[::-1]] = np.arange(len(codes))[::-1]
+    small, values = pd.factorize(a[first].astype(object), use_na_sentinel=True)
+    return (codes if np.array_equal(small, np.arange(len(small))) else small[codes]), values
+
+# %% ../nbs/01_inputs.ipynb #c026
+_BINARY_TEXT = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 def _text(v):
     "One spelling for one value: `1`, `1.0` and `np.int8(1)` are `'1'`; text stays as it is."
@@ -142,37 +165,46 @@ def _text(v):
     if isinstance(v, (np.datetime64, datetime.date)) and not pd.isna(v): v = pd.Timestamp(v); v = v.date() if v == v.normalize() else v
     return str(v).encode("utf-8", "backslashreplace").decode()          # lone surrogates cannot be written
 
-def label_values(y) -> list:
-    "The distinct labels that occur, in sorted order; missing ones are not among them."
-    u = pd.unique(y[~_is_missing(y)]) if y.dtype.kind in "fO" else pd.unique(y)
-    try: return sorted(u.tolist())
-    except TypeError: return sorted(u.tolist(), key=lambda v: (type(v).__name__, str(v)))
+def in_order(values) -> list:
+    "Values sorted, also when they are of several types."
+    try: return sorted(values)
+    except TypeError: return sorted(values, key=lambda v: (type(v).__name__, str(v)))
 
-# %% ../nbs/01_inputs.ipynb #c025
+def label_values(y, what:str="y_true") -> list:
+    "The distinct labels that occur, in sorted order; missing ones are not among them."
+    return in_order(np.asarray(distinct(y, what)[1]).tolist())
+
+def distinct(a, what:str) -> tuple:
+    "`factorize`, with an error that shows what cannot be compared."
+    try: return factorize(a.astype(np.float32) if a.dtype == np.float16 else a)              # pandas has no float16
+    except TypeError: raise InputError(f"{what} holds lists or other compound values ({shown(next((v for v in a if not isinstance(v, (str, bytes)) and np.iterable(v)), a[0]))}); give one plain value per sample") from None
+
+# %% ../nbs/01_inputs.ipynb #c029
 def binary(y, pos_label=None, *, drop_labels=(), one_vs_rest=False, what="y_true", notes=None):
     "`(y as 0/1 uint8, known)` where `known` marks the rows whose label is neither missing nor dropped (`None` = all rows)."
     if pos_label is None and not len(np.atleast_1d(drop_labels)) and y.dtype.kind in "bui" and y.size and y.max() <= 1 and y.min() >= 0: return y.astype(np.uint8), None
-    if y.dtype == np.float16: y = y.astype(np.float32)                         # pandas has no float16
-    known = ~_is_missing(y)
-    try: label_values(y[known])
-    except TypeError: raise InputError(f"{what} holds lists or other compound values ({shown(next(v for v in y if not isinstance(v, (str, bytes)) and np.iterable(v)))}); give one label per sample") from None
-    if drop := {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}:
-        text = pd.Series(y, dtype=object).map(_text)
-        known &= ~text.isin(drop).to_numpy()
-        if notes is not None and (never := drop - set(text)): notes.add(f"{what}: drop_labels {some(sorted(never))} never occurs")
-    values = label_values(y[known])
-    names = {v: _text(v) for v in values}
+    codes, values = distinct(y, what)
+    texts, drop = [_text(v) for v in values], {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}
+    if notes is not None and (never := drop - set(texts)): notes.add(f"{what}: drop_labels {some(sorted(never))} never occurs")
+    used = [i for i, t in enumerate(texts) if t not in drop]
+    is_one = _positive_rule({texts[i] for i in used}, pos_label, one_vs_rest, in_order(np.asarray(values)[used].tolist()), what)
+    lut = np.full(len(values) + 1, 2, np.uint8)                                # 2: no usable label; the last place is for missing ones
+    for i in used: lut[i] = is_one(texts[i])
+    out = lut[codes]
+    known = out < 2
+    if known.all(): return out, None
+    if notes is not None: notes.add(f"{what}: {plural(int((~known).sum()), 'row')} without a usable label left out")
+    out[~known] = 0
+    return out, known
+
+def _positive_rule(texts, pos_label, one_vs_rest, values, what):
+    "A function from the text of a label to 0 or 1."
     if pos_label is None:
-        coded = {v: _BINARY_TEXT.get(n.lower()) for v, n in names.items()}
-        if not values or None in coded.values(): raise InputError(_which_is_positive(values, what))
-    else:
-        if _text(pos_label) not in names.values(): raise InputError(f"pos_label {pos_label!r} does not occur in {what} (it holds {some(values) or 'no label'})")
-        if len(set(names.values())) > 2 and not one_vs_rest: raise InputError(_third_value(values, pos_label, what))
-        coded = {v: int(n == _text(pos_label)) for v, n in names.items()}
-    if notes is not None and not known.all(): notes.add(f"{what}: {plural(int((~known).sum()), 'row')} without a usable label left out")
-    out = np.zeros(len(y), np.uint8)
-    out[known] = y[known].astype(np.uint8) if all(k == v for k, v in coded.items() if not isinstance(k, str)) and y.dtype.kind in "fbiu" else pd.Series(y[known], dtype=object).map(coded).to_numpy(np.uint8)
-    return out, None if known.all() else known
+        if not texts or not {t.lower() for t in texts} <= set(_BINARY_TEXT): raise InputError(_which_is_positive(values, what))
+        return lambda t: _BINARY_TEXT[t.lower()]
+    if _text(pos_label) not in texts: raise InputError(f"pos_label {pos_label!r} does not occur in {what} (it holds {some(values) or 'no label'})")
+    if len(texts) > 2 and not one_vs_rest: raise InputError(_third_value(values, pos_label, what))
+    return lambda t: t == _text(pos_label)
 
 def _which_is_positive(values, what):
     if not values: return f"{what} holds no label at all"
@@ -183,7 +215,7 @@ def _third_value(values, pos_label, what):
     return (f"{what} holds {some(rest)} beside pos_label {pos_label!r}; pass one_vs_rest=True to count all of them as negative, "
             f"or drop_labels=[…] to leave some out")
 
-# %% ../nbs/01_inputs.ipynb #c029
+# %% ../nbs/01_inputs.ipynb #c033
 def _floats(v):
     try: return bool(float(v) or True)
     except (TypeError, ValueError, OverflowError): return False
@@ -209,7 +241,7 @@ def numeric(x, what:str, drop:bool=False) -> tuple:
         raise InputError(f"{what} is NaN or infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); leave these rows out, or find out why the model gave no number")
     return a, max(8 * eps, 1e-6 if eps else 0), None
 
-# %% ../nbs/01_inputs.ipynb #c033
+# %% ../nbs/01_inputs.ipynb #c037
 SCORE_TYPES = ("auto", "probability", "logit", "rank")
 
 def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
@@ -226,7 +258,7 @@ def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
     notes.add(f"y_score runs from {lo:.6g} to {hi:.6g}: read as logits; pass score_type='logit' to confirm, or score_type='rank' for scores that are neither probabilities nor logits")
     return "logit", a, "logit (assumed: some scores lie outside [0, 1])"
 
-# %% ../nbs/01_inputs.ipynb #c037
+# %% ../nbs/01_inputs.ipynb #c041
 def sigmoid(x):
     "1 / (1 + exp(−x)), without overflow."
     e = np.exp(-np.abs(x))
@@ -237,7 +269,7 @@ def log_odds(z, k:int) -> np.ndarray:
     rest = np.delete(z, k, axis=1); top = rest.max(1)
     return z[:, k] - (top + np.log(np.exp(rest - top[:, None]).sum(1)))
 
-# %% ../nbs/01_inputs.ipynb #c041
+# %% ../nbs/01_inputs.ipynb #c045
 @dataclass
 class Question:
     "One binary comparison: labels `y` (0/1), raw scores `rank`, and what `kind` they are (probability, logit or rank)."
@@ -264,7 +296,7 @@ def question(y, scores, kind, column=None, name=None, known=None, positive="1") 
     if not len(rows): raise InputError(f"no sample has a usable label{f' for {name!r}' if name else ''}")
     return Question(name, y[rows], rank[rows], kind, positive, rows, len(y) - len(rows))
 
-# %% ../nbs/01_inputs.ipynb #c045
+# %% ../nbs/01_inputs.ipynb #c049
 def _columns(x): return [str(c) for c in x.columns] if hasattr(x, "columns") else None
 
 def _one_hot(y):
@@ -289,7 +321,7 @@ def multilabel(y, s, kind, names, notes, drop_labels=(), pos_label=None) -> list
     if not out: raise InputError("no finding has a usable label")
     return out
 
-# %% ../nbs/01_inputs.ipynb #c048
+# %% ../nbs/01_inputs.ipynb #c052
 def pair_columns(labels, scores, notes) -> list|None:
     "The positions of the score columns in the order of the label columns (`None`: as they stand), from the two lists of names."
     for names, what in ((labels, "y_true"), (scores, "y_score")):
@@ -299,7 +331,7 @@ def pair_columns(labels, scores, notes) -> list|None:
     if common := set(labels) & set(scores): raise InputError(f"y_true and y_score share the columns {some(sorted(common), 3)} but not {some(sorted(set(labels) ^ set(scores)), 3)}; give both the same names")
     return notes.add(f"the columns of y_true ({some(labels, 3)}) and of y_score ({some(scores, 3)}) were paired in their order")
 
-# %% ../nbs/01_inputs.ipynb #c052
+# %% ../nbs/01_inputs.ipynb #c056
 def _by_whole_name(classes, names):
     "The class each column is called after: `1` for `1`, `prob_1`, `score 1`, and never for `prob_11`; `None` unless it is a perfect match."
     found = [[c for c in classes if n == c or n.endswith(("_" + c, " " + c, "-" + c))] for n in names]
@@ -319,7 +351,7 @@ def class_order(y, n_columns:int, names, labels, notes=None) -> list:
     if names and labels is None and notes is not None: notes.add(f"y_score's columns {some(names, 10)} were taken, in this order, as the classes {some(order, 10)}; pass labels=[…] to say otherwise")
     return order
 
-# %% ../nbs/01_inputs.ipynb #c056
+# %% ../nbs/01_inputs.ipynb #c060
 def _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, one_vs_rest, multi_label, notes) -> list:
     "One question per class or finding, from labels and scores that fit."
     if y.ndim == 2:
@@ -343,7 +375,7 @@ def _fit_shapes(s, y, y_score):
     if len(y) != len(s): raise InputError(f"y_true has {plural(len(y), 'sample')} and y_score has {len(s):,}")
     return s, y
 
-# %% ../nbs/01_inputs.ipynb #c057
+# %% ../nbs/01_inputs.ipynb #c061
 def _vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes):
     yb, known = binary(y, pos_label, drop_labels=drop_labels, one_vs_rest=one_vs_rest, notes=notes)
     return question(yb, s, kind, None, None, known, "1" if pos_label is None else _text(pos_label))
@@ -375,7 +407,7 @@ def _position(column, names, n):
     if not -n <= k < n: raise InputError(f"score_column {k} is out of range: y_score has {n} columns, counted from 0")
     return k % n
 
-# %% ../nbs/01_inputs.ipynb #c058
+# %% ../nbs/01_inputs.ipynb #c062
 def questions(
     y_true,                     # labels (n,), one-hot rows (n, C), or a column per finding (n, L)
     y_score,                    # scores (n,) or one column per class or finding (n, C)
@@ -395,6 +427,9 @@ def questions(
     y, (s, tol, ok) = as_array(y_true, "y_true"), numeric(y_score, "y_score", missing == "drop")
     s, y = _fit_shapes(s, y, y_score)
     n, names = len(y), (_columns(y_true), _columns(y_score))
+    if ok is not None and y.ndim == s.ndim == 2 and multi_label is not False and (multi_label or _one_hot(y) is None):
+        notes.add(f"y_score: {plural(int(np.isnan(s).sum()), 'value')} missing, left out of the finding concerned")
+        y, s, ok = np.where(np.isfinite(s), y.astype(object), None), np.where(np.isfinite(s), s, np.nanmin(s)), None
     if ok is not None:
         notes.add(f"y_score: {plural(int((~ok).sum()), 'row')} without a score left out")
         y, s = y[ok], s[ok]
@@ -406,7 +441,7 @@ def questions(
         for q in out: q.rows, q.n_dropped = kept if q.rows is None else kept[q.rows], n - len(q.y)
     return out, facts
 
-# %% ../nbs/01_inputs.ipynb #c062
+# %% ../nbs/01_inputs.ipynb #c066
 @dataclass
 class Grouping:
     "One attribute: `codes[i]` is the position in `names` of sample i's group, −1 where it is unknown."
@@ -419,31 +454,6 @@ class Grouping:
         return self if rows is None else Grouping(self.name, self.codes[rows], self.names, self.unknown)
     @property
     def n_unknown(self): return sum(self.unknown.values())
-
-# %% ../nbs/01_inputs.ipynb #c065
-def _pointers(a): return np.ctypeslib.as_array((ctypes.c_ssize_t * len(a)).from_address(a.ctypes.data))
-
-def _packed(a):
-    "Fixed-width text of up to eight Latin-1 letters as one integer per value, or `None`."
-    width = a.dtype.itemsize // 4
-    if not 0 < width <= 8: return None
-    letters, key = np.ascontiguousarray(a).view(np.uint32).reshape(len(a), width), None
-    for i in range(width):
-        if letters[:, i].max(initial=0) > 255: return None
-        key = letters[:, i].astype(np.uint64) if key is None else (key << np.uint64(8)) | letters[:, i]
-    return key
-
-def factorize(a:np.ndarray) -> tuple:
-    "`(codes, values)`: which of the distinct `values` each entry is; the same as `pandas.factorize` (−1 = missing), but quick for text."
-    key = _packed(a) if a.dtype.kind == "U" and len(a) > 1000 else None
-    if a.dtype == object and len(a) > 1000:
-        a = np.ascontiguousarray(a); key = _pointers(a)
-        if len(pd.unique(key[:1000])) > 500: key = None
-    if key is None: return pd.factorize(a.astype(object) if a.dtype.kind == "U" else a, use_na_sentinel=True)
-    codes, _ = pd.factorize(key)
-    first = np.full(codes.max() + 1, -1, np.int64); first[codes[::-1]] = np.arange(len(codes))[::-1]
-    small, values = pd.factorize(a[first].astype(object), use_na_sentinel=True)
-    return (codes if np.array_equal(small, np.arange(len(small))) else small[codes]), values
 
 # %% ../nbs/01_inputs.ipynb #c069
 MAX_NUMERIC_GROUPS = 20
@@ -461,8 +471,7 @@ def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Groupin
     by_text = {}
     for i in keep: by_text.setdefault(texts[i], []).append(i)
     if merged := [t for t, i in by_text.items() if len(i) > 1]: notes.add(f"{name}: different spellings of {some(merged)} (spaces, number and text) were taken as one group")
-    number = all(isinstance(values[i], (int, float, np.number)) and not isinstance(values[i], bool) for i in keep)
-    names = list(by_text) if ordered else sorted(by_text, key=(lambda t: float(t)) if number else str)
+    names = list(by_text) if ordered else sorted(by_text, key=(lambda t: (float(t), t)) if all(map(_floats, by_text)) else str)
     lut = np.full(len(values) + 1, -1, np.min_scalar_type(-len(names) - 2))          # the smallest integers that hold the codes
     for rank, t in enumerate(names): lut[by_text[t]] = rank
     return Grouping(name, lut[codes], names, unknown)
@@ -537,10 +546,9 @@ def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), 
         a = as_array(column, name)
         if a.ndim != 1: raise InputError(f"{name!r} has shape {a.shape}; give one group per sample, or a table with a column per attribute")
         if spec is not None: return binned(name, a, spec, unknown_words, notes)
-        try: codes, values = factorize(a.astype(np.float32) if a.dtype == np.float16 else a)
-        except TypeError: raise InputError(f"{name!r} holds lists or other compound values ({shown(a.ravel()[0])}); give one plain value per sample") from None
-        if a.dtype.kind in "fiu" and len(values) > MAX_NUMERIC_GROUPS:
-            raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with bins={{{name!r}: [40, 60]}} (cut points) or bins={{{name!r}: 4}} (quantiles)")
+        codes, values = distinct(a, repr(name))
+    if len(values) > MAX_NUMERIC_GROUPS and all(_floats(v) or str(v).strip().lower() in unknown_words for v in values):
+        raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with bins={{{name!r}: [40, 60]}} (cut points) or bins={{{name!r}: 4}} (quantiles)")
     if len(values) > 20 and len(values) > len(codes) / 2: raise InputError(f"{name!r} has {len(values):,} distinct values in {len(codes):,} rows: it identifies samples and is no group")
     return _finish(name, codes, list(values), unknown_words, notes)
 

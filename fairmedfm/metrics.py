@@ -388,6 +388,15 @@ def _tpr_at(target): return _own_point(target, lambda tpr, tnr: tpr[tnr >= targe
 def _tnr_at(target): return _own_point(target, lambda tpr, tnr: tnr[tpr >= target - 1e-12].max(initial=0.0), "tnr")
 
 # %% ../nbs/02_metrics.ipynb #c069
+def _separated(x, y, codes, k):
+    "Whether a threshold on `x` separates the labels of a group, but for samples that stand on it: the slope is then infinite."
+    ends = np.full((2, 2, k), np.inf)                                         # lowest x, and minus the highest, of negatives and positives
+    for label in (0, 1):
+        of = y == label
+        for i, sign in enumerate((1, -1)): np.minimum.at(ends[label, i], codes[of], sign * x[of])
+    (low0, high0), (low1, high1) = ends
+    return (-high0 <= low1) | (-high1 <= low0)
+
 def _recalibration(g, slope:bool, steps:int=50):
     "The slope of y on logit(p), or the intercept when the slope is fixed at 1; NaN where scores are 0 or 1, or labels separate."
     p = g.r.q.prob
@@ -399,6 +408,7 @@ def _recalibration(g, slope:bool, steps:int=50):
     y, total = g.r.q.y[keep], lambda v: np.bincount(codes, weights=v, minlength=g.k)
     undefined = (g.pos <= 0) | (g.neg <= 0) | (total(~np.isfinite(x)) > 0)
     x = np.where(np.isfinite(x), x, 0.0)
+    if slope: undefined |= _separated(x, y, codes, g.k)
     a, b = np.zeros(g.k), np.ones(g.k)
     with np.errstate(all="ignore"):
         for _ in range(steps):

@@ -23,12 +23,13 @@ from .core import InputError, Notes, plural, require, some, unknown_name
 from .inputs import align, as_array, factorize, groupings, sigmoid
 from .masks import MASK_METRICS, dice_values
 from .metrics import Comparison, compare_groups, metric_parts
+from .uncertainty import REST, wilson
 
 # %% auto #0
-__all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'WORDS', 'DIRECTION', 'REST', 'VERDICTS',
-           'MANY', 'ODDS', 'KINDS', 'OF_SCORES', 'VARIABLES', 'Look', 'look', 'clean', 'short', 'short_names', 'Rows',
-           'column_of', 'words', 'pick', 'group_numbers', 'forest', 'pair_numbers', 'verdict_kind', 'differences',
-           'tolerance_of', 'counts', 'wilson', 'Asked', 'asked', 'units', 'roc_points', 'pr_points', 'named_few',
+__all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'WORDS', 'DIRECTION', 'VERDICTS', 'MANY',
+           'ODDS', 'KINDS', 'OF_SCORES', 'VARIABLES', 'Look', 'look', 'clean', 'short', 'short_names', 'Rows',
+           'column_of', 'words', 'pick', 'group_numbers', 'confidence_of', 'forest', 'pair_numbers', 'verdict_kind',
+           'differences', 'tolerance_of', 'counts', 'Asked', 'asked', 'units', 'roc_points', 'pr_points', 'named_few',
            'roc_by_group', 'draw_roc', 'pr_by_group', 'draw_pr', 'calibration_points', 'calibration_by_group',
            'draw_calibration', 'score_histograms', 'draw_histograms', 'dice_by_group', 'dice_of', 'dice_by_size',
            'trade_off', 'trade_off_table', 'pareto', 'gaps', 'plot', 'to_svg']
@@ -82,7 +83,7 @@ def _dress(ax, title="", xlabel="", ylabel="", grid="x"):
     ax.grid(axis=grid, color=RULE, lw=.6); ax.set_axisbelow(True)
     ax.tick_params(colors=MUTED, labelcolor=INK, labelsize="small", left=grid != "x")
     title = "\n".join(textwrap.wrap(title, 44, break_on_hyphens=False))
-    if grid == "x": xlabel = "\n".join(textwrap.wrap(xlabel, 46, break_on_hyphens=False))
+    if grid == "x": xlabel = "\n".join(textwrap.wrap(xlabel, 52, break_on_hyphens=False))
     for put, text in ((ax.set_title, title), (ax.set_xlabel, xlabel), (ax.set_ylabel, ylabel)):
         if text: put(text, color=INK, parse_math=False, **({"loc": "left", "fontsize": "medium", "fontweight": "bold"} if put == ax.set_title else {"fontsize": "small", **({"loc": "right"} if grid == "x" and put == ax.set_xlabel else {})}))
     return ax
@@ -100,7 +101,7 @@ def _legend(ax, entries, ncols:int=1, below:float=40):
 class Rows:
     "Row labels along the y axis: `add` returns the row's y; `draw` writes the labels once axes are there."
     def __init__(self): self.y, self.items = 0.0, []
-    def heading(self, text): self._put(" ".join(short(text, 60, 1)), None, True); return self
+    def heading(self, text): self._put(" ".join(short(text, 30, 1)), None, True); return self
     def add(self, lines, right="", size=None) -> float: return self._put(lines, right, False, size)
     def _put(self, lines, right, bold, size=None):
         size = size or ((1.15 if self.items and bold else 1.0) if isinstance(lines, str) else max(1.0, .72 * len(lines) + .28))
@@ -176,16 +177,23 @@ def _of_metric(report, kind, name, target, attribute):
     return frame if len(frame) else None
 
 def group_numbers(report, metric=None, *, target=None, attribute=None) -> pd.DataFrame:
-    "A row per group: `attribute`, `group`, `n`, `value`, `low`, `high` (NaN without an interval), `skipped`."
+    "A row per group: `attribute`, `group`, `n`, `value`, `low`, `high` (NaN without an interval), `estimate` (what the interval is about, where that is not the value), `skipped`."
     name, column, *_ = column_of(report, metric)
     g = pick(report, report.by_group, target, attribute)
-    out = pd.DataFrame({"attribute": g.index.get_level_values("attribute"), "group": g.index.get_level_values("group"), "n": g["n"].to_numpy(), "value": g[column].to_numpy(float), "low": np.nan, "high": np.nan})
+    out = pd.DataFrame({"attribute": g.index.get_level_values("attribute"), "group": g.index.get_level_values("group"), "n": g["n"].to_numpy(), "value": g[column].to_numpy(float), "low": np.nan, "high": np.nan, "estimate": np.nan})
     out["skipped"] = g["skipped"].to_numpy() if "skipped" in g else None
     known = _of_metric(report, "intervals", name, target, attribute)
     if known is None: return out
-    limits = {(a, b): (lo, hi) for a, b, lo, hi in zip(known["attribute"], known["group"].astype(str), known["low"], known["high"])}
-    out[["low", "high"]] = [limits.get((a, str(b)), (np.nan, np.nan)) for a, b in zip(out.attribute, out.group)]
+    about = known["estimate"] if "estimate" in known else known["value"]
+    limits = {(a, b): x for a, b, *x in zip(known["attribute"], known["group"].astype(str), known["low"], known["high"], about)}
+    out[["low", "high", "estimate"]] = np.array([limits.get((a, str(b)), [np.nan] * 3) for a, b in zip(out.attribute, out.group)], float)
+    out.loc[np.isclose(out["estimate"], out["value"], rtol=1e-9, atol=1e-12), "estimate"] = np.nan
     return out
+
+def confidence_of(report):
+    "The level of a report's intervals, if it says so."
+    m = report.metadata
+    return m.get("ci") or (m.get("uncertainty") or {}).get("ci")
 
 # %% ../nbs/06_plots.ipynb #c032
 def _show(v) -> str: return "–" if v is None or not np.isfinite(v) else (f"{v:.3f}" if abs(v) < 10 else f"{v:,.1f}").replace("-", "−")
@@ -197,6 +205,8 @@ def _span(ax, values, bounds=None):
     pad = max(.06 * (hi - lo), .004 * max(abs(lo), abs(hi)), 1e-6)
     ax.set_xlim(lo - pad, hi + pad)
     ax.locator_params(axis="x", nbins=6)
+
+def _bars(report, moved): return f"bars: {f'{c:.0%} ' if (c := confidence_of(report)) else ''}intervals" + (", of the value with noise taken off (stroke)" if moved else "")
 
 DIRECTION = {"higher": "higher is better", "lower": "lower is better", "equal": "equal is fair"}
 
@@ -220,14 +230,13 @@ def forest(
     ax, ink = _axes(ax, rows.height), look(0)
     ax.hlines(at, t["low"].fillna(t["value"]), t["high"].fillna(t["value"]), color=ink.colour, lw=2)
     ax.plot(t["value"], at, ink.mark, color=ink.colour, ms=6)
+    if (moved := t["estimate"].notna().any()): ax.plot(t["estimate"], at, "|", color=ink.colour, ms=11, mew=2)
     if np.isfinite(whole): ax.axvline(whole, color=MUTED, lw=1, ls=(0, (4, 3)))
-    _dress(ax, title + (f", {target or report.targets[0]}" if report.targets else ""), " · ".join(filter(None, [DIRECTION.get(better, f"{better} is best"), f"dashed: everybody, {_show(whole)}" if np.isfinite(whole) else "", "bars: intervals" if ci else "no intervals"])))
+    _dress(ax, title + (f", {target or report.targets[0]}" if report.targets else ""), " · ".join(filter(None, [DIRECTION.get(better, f"{better} is best"), f"dashed: everybody, {_show(whole)}" if np.isfinite(whole) else "", _bars(report, moved) if ci else "no intervals"])))
     _span(ax, [*t["value"], *t["low"], *t["high"], whole]); rows.draw(ax)
     return ax
 
 # %% ../nbs/06_plots.ipynb #c036
-REST = "(rest)"
-
 def _raw_pairs(g) -> list:
     "Pairs of one attribute's groups and their differences without intervals."
     g = g[np.isfinite(g["value"])].reset_index(drop=True)
@@ -296,12 +305,13 @@ def differences(
     _legend(ax, entries + ([(ax.fill_between([], [], [], color=BAND), f"tolerance ±{tolerance:g}")] if tolerance else []), ncols=4 if len(entries) < 3 else 2)
     return ax
 
-def tolerance_of(report, name=None):
-    "The tolerance that the report's verdicts used, if any."
-    given = report.metadata.get("tolerance")
-    return given.get(name) if isinstance(given, dict) else given
+def tolerance_of(report, name):
+    "The tolerance that the report's verdicts on a metric used, if any."
+    told = _of_metric(report, "pairwise", name, None, None)
+    known = told["tolerance"].dropna() if told is not None and "tolerance" in told else ()
+    return float(known.iloc[0]) if len(known) else None
 
-# %% ../nbs/06_plots.ipynb #c049
+# %% ../nbs/06_plots.ipynb #c052
 def counts(report, *, attribute=None, target=None, ax=None):
     "Samples per group, split by label where the report is about labels. Returns the axes."
     g, rows, at = pick(report, report.by_group, target, attribute), Rows(), []
@@ -323,12 +333,7 @@ def counts(report, *, attribute=None, target=None, ax=None):
     if np.isfinite(pos).any(): _legend(ax, [(ax.patches[0], "positive (numbers at the right)"), (ax.patches[-1], "negative")], ncols=2)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c053
-def wilson(p, n, z):
-    "Wilson's interval of a share `p` of (effectively) `n` samples."
-    centre, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
-
+# %% ../nbs/06_plots.ipynb #c056
 def _share(hit, w, clusters, z) -> tuple:
     "`(p, low, high)` of a weighted share; independent units are the clusters where there are any."
     total = w.sum()
@@ -338,9 +343,9 @@ def _share(hit, w, clusters, z) -> tuple:
         off = np.bincount(clusters, weights=w * (hit - p)); units = np.count_nonzero(np.bincount(clusters, weights=w))
         spread = off @ off / total ** 2 * units / max(units - 1, 1)
         n = min(n, max(p * (1 - p) / spread, 1.0)) if spread > 0 else units
-    return p, *wilson(p, n, z)
+    return p, *map(float, wilson(p, n, z))
 
-# %% ../nbs/06_plots.ipynb #c056
+# %% ../nbs/06_plots.ipynb #c059
 @dataclass
 class Asked:
     "One comparison by group with what its curves need: scores, labels, weights, clusters."
@@ -366,7 +371,7 @@ def units(clusters, q):
     if len(codes) < n or (codes < 0).any(): raise InputError(f"clusters: {plural(int((codes >= 0).sum()), 'value')} for {plural(n, 'sample')}; give one patient per sample")
     return q.take(codes)
 
-# %% ../nbs/06_plots.ipynb #c060
+# %% ../nbs/06_plots.ipynb #c063
 def _thresholds(y, s, w, most:int=100):
     "Falling thresholds, evenly spread along the ROC curve."
     order = np.argsort(-s, kind="stable"); v = s[order]
@@ -387,7 +392,7 @@ def pr_points(y, s, w, clusters, z):
     some_of = lambda hit, m: _share(hit[m].astype(float), w[m], None if clusters is None else clusters[m], z)
     return np.array([some_of(s >= x, pos) for x in t]), np.array([some_of(y, s >= x) for x in t])
 
-# %% ../nbs/06_plots.ipynb #c065
+# %% ../nbs/06_plots.ipynb #c068
 MANY = 8
 
 def named_few(values) -> list:
@@ -406,7 +411,7 @@ def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, heig
         x, up = points(y, s, w, clusters, z)
         if i not in few: left += 1; rest, = ax.plot(x[:, 0], up[:, 0], color=RULE, lw=.8, zorder=1); continue
         l = look(few.index(i))
-        if band: ax.fill(*_outline(x, up, titles), color=l.colour, alpha=.14, lw=0)
+        if band: ax.fill(*_outline(x, up, titles), color=l.colour, alpha=.14 if len(few) < 5 else .07, lw=0)
         line, = ax.plot(x[:, 0], up[:, 0], color=l.colour, ls=l.dash, lw=1.8, marker=l.mark, markevery=max(1, len(x) // 6), ms=4.5)
         entries.append((line, f"{' '.join(short(a.c.names[i], 30, 1))} (n = {len(y):,}, {int(y.sum()):,} positive): {titles['value']} {v[i]:.3f}"))
     if left: entries.append((rest, plural(left, "other group")))
@@ -416,12 +421,13 @@ def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, heig
     return ax
 
 def _outline(x, up, titles):
-    "The band as one polygon: the better limits out, the worse limits back."
-    better, worse = (1, 2) if titles["falls"] else (2, 1)
-    good, bad = (np.r_[x[:, better], x[::-1, worse]], np.r_[up[:, 2], up[::-1, 1]])
-    return good, bad
+    "The band as one polygon: along the better limits, around the last corner, back along the worse limits, around the first corner."
+    better, worse = (1, 2) if titles["rises"] else (2, 1)                  # of x; of y the better limit is the upper one
+    corner = lambda v, i, which: [v[i, which]]
+    right = np.r_[x[:, better], corner(x, -1, 2), x[::-1, worse], corner(x, 0, 1)]
+    return right, np.r_[up[:, 2], corner(up, -1, better % 2 + 1), up[::-1, 1], corner(up, 0, better)]
 
-# %% ../nbs/06_plots.ipynb #c067
+# %% ../nbs/06_plots.ipynb #c070
 def roc_by_group(
     y_true, y_score, sensitive_features, # labels, scores and one attribute, as in `auc_gap`
     *, ax=None,                          # axes to draw into
@@ -433,22 +439,22 @@ def roc_by_group(
     return draw_roc(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
 
 def draw_roc(a:Asked, ax=None, ci=.95, band=True):
-    titles = dict(title="ROC by ", x="false positive rate", y="sensitivity", value="AUC", falls=True)
+    titles = dict(title="ROC by ", x="false positive rate", y="sensitivity", value="AUC", rises=True)
     start = lambda *args: [np.vstack([[0, 0, p[0, 2]], p]) for p in roc_points(*args)]
     ax = _curves(a, ax, start, "auc", titles, band, ci, baseline=([0, 1], [0, 1]))
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.01)); return ax
 
-# %% ../nbs/06_plots.ipynb #c070
+# %% ../nbs/06_plots.ipynb #c073
 def pr_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, band:bool=True, clusters=None, **options):
     "Precision against recall in every group, with bands; arguments as in `roc_by_group`. Precision follows prevalence, so groups differ in it even under a model that serves them alike. Returns the axes."
     return draw_pr(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
 
 def draw_pr(a:Asked, ax=None, ci=.95, band=True):
-    titles = dict(title="Precision and recall by ", x="recall (sensitivity)", y="precision (positive predictive value)", value="AP", falls=False)
+    titles = dict(title="Precision and recall by ", x="recall (sensitivity)", y="precision (positive predictive value)", value="AP", rises=False)
     ax = _curves(a, ax, pr_points, "ap", titles, band, ci)
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.03)); return ax
 
-# %% ../nbs/06_plots.ipynb #c073
+# %% ../nbs/06_plots.ipynb #c076
 def calibration_points(y, p, w, clusters, z, bins=10):
     "`(mean score, share of positives with limits)` in equal-mass bins; at least 15 samples each."
     k = int(max(1, min(bins, len(y) // 15)))
@@ -465,12 +471,12 @@ def calibration_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:flo
 def draw_calibration(a:Asked, ax=None, ci=.95, band=True):
     if a.c.q.prob is None: raise InputError("calibration needs probabilities, but these scores are a bare ranking")
     prob = lambda y, s, w, clusters, z: calibration_points(y, s if a.c.q.kind == "probability" else sigmoid(s), w, clusters, z)
-    titles = dict(title="Calibration by ", x="mean score", y="share of positives", value="ECE", falls=False)
+    titles = dict(title="Calibration by ", x="mean score", y="share of positives", value="ECE", rises=False)
     ax = _curves(a, ax, prob, "ece", titles, band, ci, 1, baseline=([0, 1], [0, 1]))
     top = min(1, 1.06 * max(max(np.nanmax(l.get_xdata()), np.nanmax(l.get_ydata())) for l in ax.lines if l.get_lw() > 1))
     ax.set(xlim=(-.01 * top, top * 1.01), ylim=(-.01 * top, top * 1.01)); return ax
 
-# %% ../nbs/06_plots.ipynb #c077
+# %% ../nbs/06_plots.ipynb #c080
 def _crowded(p): return np.median(p) < .08 or np.median(p) > .92
 
 def _odds(p): p = np.clip(p, 1e-4, 1 - 1e-4); return np.log(p / (1 - p))
@@ -504,7 +510,7 @@ def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
 
 ODDS = (.001, .01, .05, .2, .5, .8, .95, .99, .999)
 
-# %% ../nbs/06_plots.ipynb #c081
+# %% ../nbs/06_plots.ipynb #c084
 def _cloud(v, grid):
     "A smoothed density with a fixed rule for its width, 1 at its peak."
     width = max(1.06 * min(v.std(), np.subtract(*np.quantile(v, [.75, .25])) / 1.34 or v.std()) * len(v) ** -.2, np.ptp(grid) / 80, 1e-9)
@@ -544,7 +550,7 @@ def _one_attribute(sensitive_features, bins, unknown, n):
     if len(parts) > 1: raise InputError(f"this picture compares the groups of one attribute, but there are {len(parts)} ({some([g.name for g in parts])}); pass one column")
     return parts[0]
 
-# %% ../nbs/06_plots.ipynb #c085
+# %% ../nbs/06_plots.ipynb #c088
 def _trend(x, v, most=8):
     "Mean of v in equal-mass bins of x, at least 12 samples each: `(x, mean, standard error)`."
     parts = np.array_split(np.argsort(x, kind="stable"), int(max(1, min(most, len(x) // 12))))
@@ -575,7 +581,7 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
     _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
     return ax
 
-# %% ../nbs/06_plots.ipynb #c089
+# %% ../nbs/06_plots.ipynb #c092
 _FALLS = re.compile("-gap$|^eo$|^delta_|^std_|^skewness_|^(overall|worst)-(bce|ece|brier|fpr|fnr|ce_|underdiag)|^mean_(hd95|asd)")
 
 def _rises(column:str) -> bool: return not _FALLS.search(column)
@@ -624,7 +630,7 @@ def pareto(x, y, x_rises=True, y_rises=True):
     a, b = (x if x_rises else -x), (y if y_rises else -y)
     return [i for i in np.argsort(x, kind="stable") if not ((a >= a[i]) & (b >= b[i]) & ((a > a[i]) | (b > b[i]))).any()]
 
-# %% ../nbs/06_plots.ipynb #c092
+# %% ../nbs/06_plots.ipynb #c095
 def _along(line): return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
 
 def _worth_a_name(t, lines, many:int=20) -> list:
@@ -654,7 +660,7 @@ def _place_names(ax, t, lines=()):
         taken.append((x0, y0, w, h))
         ax.annotate(text, ax.transData.inverted().transform((px, py)), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline", fontsize="x-small", color=INK, parse_math=False, annotation_clip=False)
 
-# %% ../nbs/06_plots.ipynb #c096
+# %% ../nbs/06_plots.ipynb #c099
 def gaps(report, metric=None, *, attribute=None, ax=None):
     "The gap of a metric in every question of a report, a mark per attribute. Returns the axes."
     name, column, title, better = column_of(report, metric)
@@ -670,11 +676,11 @@ def gaps(report, metric=None, *, attribute=None, ax=None):
         v, l = table.xs(a, level="attribute")[key].astype(float), look(j)
         entries.append((ax.plot(v, [at[t] for t in v.index], l.mark, ls="", color=l.colour, ms=6.5, alpha=.9)[0], f"by {' '.join(short(a, 30, 1))}"))
     for y in at.values(): ax.axhline(y, color=RULE, lw=.5, zorder=0)
-    _dress(ax, f"Gaps in {title}", "largest − smallest group · 0 is fair · small groups widen it"); _span(ax, [0, *table.loc[table.index.get_level_values("attribute").isin(places), key].astype(float)]); rows.draw(ax)
+    _dress(ax, f"Gaps in {title}", "largest − smallest group · 0 is fair"); _span(ax, [0, *table.loc[table.index.get_level_values("attribute").isin(places), key].astype(float)]); rows.draw(ax)
     _legend(ax, entries, ncols=3)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c100
+# %% ../nbs/06_plots.ipynb #c103
 KINDS = {"forest": forest, "differences": differences, "counts": counts, "gaps": gaps, "trade_off": trade_off}
 OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibration_by_group", "histograms": "score_histograms", "dice": "dice_by_group", "size": "dice_by_size"}
 
@@ -684,7 +690,7 @@ def plot(report, kind:str="forest", **options):
     if kind not in KINDS: raise unknown_name("picture called", kind, [*KINDS, *OF_SCORES])
     return KINDS[kind](report, **options)
 
-# %% ../nbs/06_plots.ipynb #c104
+# %% ../nbs/06_plots.ipynb #c107
 VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 

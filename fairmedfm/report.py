@@ -149,7 +149,7 @@ def _shown(self) -> tuple:
 # %% ../nbs/05_report.ipynb #c028
 def _grid(frame:pd.DataFrame) -> list:
     "Header and rows as text, the index first."
-    index = [[str(x) for x in (k if isinstance(k, tuple) else (k,))] for k in frame.index]
+    index = [[" ".join(str(x).split()) for x in (k if isinstance(k, tuple) else (k,))] for k in frame.index]
     return [[*map(str, frame.index.names), *map(str, frame.columns)], *[[*i, *row] for i, row in zip(index, frame.to_numpy(dtype=object).tolist())]]
 
 def _text_table(frame) -> str:

@@ -38,7 +38,7 @@ from .core import InputError, Notes, atomic_path, check_columns, plural, require
 # %% auto #0
 __all__ = ['MARKS', 'DELIMITERS', 'MISSING', 'EXCEL', 'FORMATS', 'PACKED', 'ENDINGS', 'COLUMN_NAMES', 'ATTRIBUTES', 'SAMPLE_IDS',
            'LABEL_WORDS', 'SCORE_WORDS', 'WRITERS', 'Grid', 'Format', 'TableFile', 'open_table', 'read_table', 'Roles',
-           'find_columns', 'check_repeats', 'join_tables', 'write_table', 'resolve_paths']
+           'find_columns', 'join_keys', 'check_repeats', 'join_tables', 'write_table', 'resolve_paths']
 
 # %% ../nbs/08_tables.ipynb #c008
 MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
@@ -242,7 +242,7 @@ def _written(value):
 
 def _as_text(values:pd.Series) -> pd.Series:
     "A column of any type as text."
-    if isinstance(values.dtype, pd.StringDtype): return values
+    if isinstance(values.dtype, pd.StringDtype) or _is_text(values) and not _STR: return values
     return pd.Series([_written(v) for v in values.astype(object)], values.index, dtype="str" if _STR else object)
 
 _STR = isinstance(pd.Series(["a"]).dtype, pd.StringDtype)  # text has a type of its own from pandas 3 on
@@ -878,7 +878,7 @@ def find_columns(columns, # names, or anything that has `.columns`
                  score_type="logit" if logit else None, unused=tuple(c for c in named if c not in {*used, *sum(choices.values(), ())}))
 
 # %% ../nbs/08_tables.ipynb #c142
-def _join_on(predictions, metadata, on:str|None) -> tuple[str, str]:
+def join_keys(predictions, metadata, on:str|None) -> tuple[str, str]:
     "The key columns of both tables."
     if on is not None:
         left, _, right = (on, "", on) if on in predictions and on in metadata else on.partition("=")
@@ -969,7 +969,7 @@ def join_tables(predictions:pd.DataFrame, # one row per sample
     "All predictions in their order with the columns of the metadata; where a prediction has no match they are missing, which is noted."
     notes = Notes() if notes is None else notes
     for frame, where in ((predictions, "the predictions"), (metadata, "the metadata")): check_columns(frame, frame.columns, where)
-    left, right = _join_on(predictions, metadata, on)
+    left, right = join_keys(predictions, metadata, on)
     check_repeats(predictions, left, notes=notes)
     keys = _keys(predictions[left])
     body, known = _one_per_key(metadata, _keys(metadata[right]), right)

@@ -22,12 +22,17 @@ from .metrics import PUBLISHED, Comparison, Groups, Ranking, compare_groups, met
 
 # %% auto #0
 __all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'MIN_LABELS', 'BIN_EDGES', 'BLOCK', 'METHODS', 'INFLUENCES',
-           'critical', 'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale',
-           'area_limits', 'mean_limits', 'Columns', 'Linear', 'linear', 'Estimate', 'estimated', 'Scored', 'kish',
-           'rate_sums', 'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean', 'mean_influence', 'area',
-           'area_variance', 'order_of', 'area_influence', 'precision_influence', 'precision', 'slope_influence',
-           'slope', 'error_curve', 'calibration', 'reweigh', 'resample_block', 'spread_over', 'seeds', 'resampled',
-           'estimate']
+           'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'KEYS', 'SAID', 'BOUNDS', 'critical', 'two_sided',
+           'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale', 'area_limits', 'mean_limits',
+           'Columns', 'Linear', 'linear', 'touching', 'Estimate', 'estimated', 'Scored', 'kish', 'rate_sums',
+           'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean', 'mean_influence', 'area', 'area_variance',
+           'order_of', 'area_influence', 'precision_influence', 'precision', 'slope_influence', 'slope', 'error_curve',
+           'calibration', 'reweigh', 'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest',
+           'split', 'RateShuffle', 'AreaShuffle', 'area_of_counts', 'MeanShuffle', 'UnitShuffle', 'mean_shuffle',
+           'area_shuffle', 'unit_shuffle', 'pooled_placements', 'shuffle_of', 'contrasts', 'reached', 'permutation_p',
+           'adjust', 'together', 'together_p', 'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings',
+           'jobs_of', 'part_in', 'cluster_codes', 'Uncertainty', 'gap_interval', 'combine', 'tell', 'uncertainty',
+           'mask_uncertainty', 'coupling', 'Paired', 'gap_change', 'paired_difference', 'Accumulator']
 
 # %% ../nbs/04_uncertainty.ipynb #c009
 def _special(): return require("scipy.special", why="an interval")
@@ -102,7 +107,7 @@ def delong(key, edges) -> tuple:
     m, n = np.diff(i1).astype(float), np.diff(i0).astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
         auc = _segments(below, i1) / (m * n)
-        part = lambda v, ends, own, other: np.maximum(_segments(v * v, ends) / other ** 2 - own * auc ** 2, 0) / (own * (own - 1))
+        part = lambda v, ends, own, other: np.maximum((_segments(v * v, ends) if len(ends) > 2 else np.einsum("i,i", v, v)) / other ** 2 - own * auc ** 2, 0) / (own * (own - 1))
         return auc, part(below, i1, m, n) + part(above, i0, n, m), m, n
 
 # %% ../nbs/04_uncertainty.ipynb #c027
@@ -151,7 +156,8 @@ REST, ALL = "(rest)", "(all)"
 class Columns:
     "Each group, the rest of each, and everyone; `pairs` lists the columns to compare. `active` marks the groups large enough to be compared."
     def __init__(self, codes, names, clusters=None, weight=None, active=None):
-        self.codes, self.group_names, self.k, self.known = codes, list(names), len(names), codes >= 0
+        self.codes = codes = np.asarray(codes).astype(np.intp)                   # codes may come as int8
+        self.group_names, self.k, self.known = list(names), len(names), codes >= 0
         self.rest = self.k if self.k > 2 else 0
         self.names = [*names, *[REST] * self.rest, *[ALL] * (self.k > 1)]
         self.active = np.ones(self.k, bool) if active is None else active
@@ -219,6 +225,17 @@ def linear(cols:Columns, influences, has=None, correct=True) -> Linear:
         return Linear(V * units / (units - 1) if correct else V, third, units, rho)
 
 # %% ../nbs/04_uncertainty.ipynb #c043
+def touching(interval, size:int):
+    "The level at which an interval just touches zero, for each of `size` intervals `interval(alpha)`."
+    inside, outside = np.zeros(size), np.full(size, 8.0)
+    for _ in range(30):
+        mid = (inside + outside) / 2
+        low, high = interval(two_sided(mid))
+        out = (low > 0) | (high < 0)
+        inside, outside = np.where(out, mid, inside), np.where(out, outside, mid)
+    return np.where(np.isnan(low), np.nan, two_sided(inside))
+
+# %% ../nbs/04_uncertainty.ipynb #c045
 @dataclass
 class Estimate:
     "One metric in every column: `limits(alpha, columns)` gives the interval at a level; differences of `pairs` and their p-values follow from it."
@@ -230,32 +247,25 @@ class Estimate:
     method: str
     pairs: np.ndarray
     rho: np.ndarray
+    least: float = -np.inf       # what is shown is cut off here
     def interval(self, alpha): return self.limits(alpha, np.arange(len(self.value)))
     def difference(self, alpha, rows=slice(None)):
         "`(low, high)` of the difference of every pair; `alpha` may differ by pair."
         (a, b), rho = self.pairs[rows].T, self.rho[rows]
         alpha = np.broadcast_to(np.asarray(alpha, float), a.shape)
         return mover((self.centre[a], *self.limits(alpha, a)), (self.centre[b], *self.limits(alpha, b)), rho)
-    def p_values(self):
-        "Per pair, the level at which the interval of the difference just touches zero."
-        inside, outside = np.zeros(len(self.pairs)), np.full(len(self.pairs), 8.0)
-        for _ in range(30):
-            mid = (inside + outside) / 2
-            low, high = self.difference(two_sided(mid))
-            out = (low > 0) | (high < 0)
-            inside, outside = np.where(out, mid, inside), np.where(out, outside, mid)
-        return np.where(np.isnan(low), np.nan, two_sided(inside))
+    def p_values(self): return touching(self.difference, len(self.pairs))
     def error(self, alpha):
         "The standard error that the width of the interval implies."
         low, high = self.interval(alpha)
         return (high - low) / (2 * critical(alpha))
 
-def estimated(cols, metric, value, limits, method, n=None, rho=None, centre=None) -> Estimate:
+def estimated(cols, metric, value, limits, method, n=None, rho=None, centre=None, least=-np.inf) -> Estimate:
     "An `Estimate` of these columns; by default it rests on all samples and its columns are uncorrelated."
     how = method + (", by clusters" if cols.clusters is not None else ", weighted" if cols.weight is not None else "")
-    return Estimate(metric, value, value if centre is None else centre, cols.count if n is None else n, limits, how, cols.pairs, np.zeros(len(cols.pairs)) if rho is None else rho)
+    return Estimate(metric, value, value if centre is None else centre, cols.count if n is None else n, limits, how, cols.pairs, np.zeros(len(cols.pairs)) if rho is None else rho, least)
 
-# %% ../nbs/04_uncertainty.ipynb #c045
+# %% ../nbs/04_uncertainty.ipynb #c047
 class Scored(Columns):
     "The columns of a `Comparison`."
     def __init__(self, c:Comparison, clusters=None, active=None):
@@ -282,7 +292,7 @@ def kish(cols, x):
     if cols.weight is None: return cols.total(x)
     with np.errstate(invalid="ignore", divide="ignore"): return cols.total(x) ** 2 / cols.total(cols.weight * x)
 
-# %% ../nbs/04_uncertainty.ipynb #c048
+# %% ../nbs/04_uncertainty.ipynb #c050
 _EVERY = "tp tn fp fn"
 CELLS = ("tn", "fp", "fn", "tp")
 RATES = {"acc": ("tp tn", _EVERY), "tpr": ("tp", "tp fn"), "tnr": ("tn", "tn fp"), "fpr": ("fp", "tn fp"), "fnr": ("fn", "tp fn"), "ppv": ("tp", "tp fp"), "npv": ("tn", "tn fn"),
@@ -310,7 +320,7 @@ def ratio_influence(cols, num, den):
             yield np.where((codes >= 0) & np.isfinite(u), u, 0.0)
     return ratio, parts()
 
-# %% ../nbs/04_uncertainty.ipynb #c049
+# %% ../nbs/04_uncertainty.ipynb #c051
 def rate(cols:Scored, metric:str) -> Estimate:
     "A rate of `RATES` in every column: Wilson's interval, Newcombe's for differences."
     num, den = rate_sums(cols, metric)
@@ -327,7 +337,7 @@ def rate(cols:Scored, metric:str) -> Estimate:
 
 def rate_influence(cols, metric): return ratio_influence(cols, *(_members(names)[cols.cell] for names in RATES[metric]))
 
-# %% ../nbs/04_uncertainty.ipynb #c056
+# %% ../nbs/04_uncertainty.ipynb #c058
 def losses(cols, metric):
     "The per-sample values whose mean `bce` or `brier` is; NaN for a bare ranking."
     if metric == "bce": return cols.c.ranking.log_loss
@@ -351,7 +361,7 @@ def mean(cols:Columns, metric:str, x=None, bounds=(0, np.inf)) -> Estimate:
 
 def mean_influence(cols, metric): return ratio_influence(cols, losses(cols, metric), np.ones(len(cols.codes)))
 
-# %% ../nbs/04_uncertainty.ipynb #c060
+# %% ../nbs/04_uncertainty.ipynb #c062
 def _sorted_rests(cols):
     "The sorted keys of the rest of each group."
     bits = np.uint64(max(1, cols.k).bit_length())
@@ -381,7 +391,7 @@ def _area_of_samples(cols):
     parts = [delong(c.groups.key, c.groups.edges), *map(one, _sorted_rests(cols) if cols.rest else ()), *[one(c.overall.key)] * (cols.k > 1)]
     return *map(np.concatenate, zip(*parts)), None, None, None
 
-# %% ../nbs/04_uncertainty.ipynb #c064
+# %% ../nbs/04_uncertainty.ipynb #c066
 def order_of(g:Groups):
     "Positions of the samples in the sorted order of `g`."
     key = g.r.base if g.codes is None else np.where(g.codes < 0, g.k, g.codes).astype(np.uint64) << np.uint64(g.r.bits + 1) | g.r.base
@@ -409,7 +419,7 @@ def _area_of_units(cols):
     m, n = few if cols.clusters is None else (cols.spread(np.bincount(cols.codes[cols.known & (cols.y == label)], minlength=cols.k)) for label in (True, False))
     return a, moments.variance, m, n, np.minimum(*few) - 1, few, moments.rho
 
-# %% ../nbs/04_uncertainty.ipynb #c068
+# %% ../nbs/04_uncertainty.ipynb #c070
 MIN_LABELS = 10
 
 def _few(cols): return np.minimum(*(cols.total(v.astype(float)) if cols.weight is None else cols.units(v) for v in (cols.y, ~cols.y)))
@@ -446,7 +456,7 @@ def precision(cols:Scored, metric:str="ap") -> Estimate:
             return tuple(np.where(np.isfinite(x) & (s > 0), sigmoid(x + q * s), np.nan) for q in (-crit, crit))
     return estimated(cols, metric, p, limits, "logit", None, m.rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c074
+# %% ../nbs/04_uncertainty.ipynb #c075
 def slope_influence(cols, metric):
     "`(slope or intercept, influences)` of the logistic recalibration."
     q, w, value = cols.c.q, 1.0 if cols.weight is None else cols.weight, cols.values(metric)
@@ -476,7 +486,7 @@ def slope(cols:Scored, metric:str) -> Estimate:
     limits = lambda alpha, at: mean_limits(value[at], m.variance[at], np.zeros(len(value))[at], critical(alpha, np.where(few[at] >= MIN_LABELS, np.minimum(few, m.units)[at] - 2, np.nan)))
     return estimated(cols, metric, value, limits, "t, sandwich variance", None, m.rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c078
+# %% ../nbs/04_uncertainty.ipynb #c079
 def _folded(d, s):
     "Mean and variance of |X| for X normal with mean d ≥ 0 and deviation s."
     with np.errstate(invalid="ignore", divide="ignore"): z = np.where(s > 0, d / np.where(s > 0, s, 1), np.inf)
@@ -508,7 +518,7 @@ def error_curve(n, p, y, root=False, deff=1.0) -> tuple:
 
 def _read(curve, z): return np.full(np.shape(z), np.nan) if curve is None else np.interp(-np.asarray(z), -curve[1], curve[0])
 
-# %% ../nbs/04_uncertainty.ipynb #c081
+# %% ../nbs/04_uncertainty.ipynb #c082
 def _own_range(g, bins=10):
     lo, hi = g.ends()
     edges = np.repeat(lo[:, None], bins + 1, 1)
@@ -518,7 +528,8 @@ def _own_range(g, bins=10):
 def _equal_mass(g, bins=10):
     if not len(g.key): return np.zeros((g.k, bins + 1))
     last = np.maximum(g.edges[:-1, None], g.edges[:-1, None] + np.ceil(g.count[:, None] * np.arange(1, bins) / bins).astype(np.int64) - 1)
-    inner = g.scores[np.minimum(last, len(g.key) - 1)]
+    part = g.key[np.minimum(last, len(g.key) - 1)] >> np.uint64(1) & ((np.uint64(1) << np.uint64(g.r.bits)) - np.uint64(1))
+    inner = g.r.decisions[g.r.keymap.place(part)]
     return np.concatenate([inner[:, :1], inner, inner[:, -1:]], axis=1)
 
 BIN_EDGES = {"ece": _own_range, "ece01": lambda g: np.tile(np.linspace(0, 1, 11), (g.k, 1)), "ce_debiased": _equal_mass}
@@ -537,7 +548,7 @@ def calibration(cols:Scored, metric:str) -> Estimate:
         at, z, low, high = np.asarray(at), np.broadcast_to(critical(alpha), np.shape(at)), np.empty(np.shape(at)), np.empty(np.shape(at))
         for j in np.unique(at): low[at == j], high[at == j] = _read(curves[j], z[at == j]), _read(curves[j], -z[at == j])
         return low, high
-    return estimated(cols, metric, value, limits, "test inversion, noise taken off", None, rho, np.array([float(_read(c, 0.0)) for c in curves]))
+    return estimated(cols, metric, value, limits, "test inversion, noise taken off", None, rho, np.array([float(_read(c, 0.0)) for c in curves]), 0.0)
 
 def _design_effect(cols, x):
     "How many times the variance of the mean of `x` is that of as many independent, equally weighted samples; at least 1."
@@ -545,7 +556,7 @@ def _design_effect(cols, x):
     m = linear(cols, parts)
     with np.errstate(invalid="ignore", divide="ignore"): return np.fmax(m.variance * cols.count / (cols.total(x * x) / cols.total() - mu ** 2), 1.0), m.rho
 
-# %% ../nbs/04_uncertainty.ipynb #c085
+# %% ../nbs/04_uncertainty.ipynb #c086
 def reweigh(g:Groups, order, w):
     "Give the sorted samples of `g` new weights, in place."
     g._weigh(w[order])
@@ -559,10 +570,11 @@ def _draw(rng, start, size, order, unit, n):
     pick = order[start + (rng.random(len(order)) * size).astype(np.int64)]
     return np.bincount(pick, minlength=len(order)).astype(float)[unit][:n]
 
-def resample_block(parts, orders, metric, t, base, strata, unit, draws, seed):
-    "`(sum, sum of outer products, number)` of the metric over a block of draws, less the observed values."
+def resample_block(parts, orders, metric, ts, base, strata, unit, draws, seed):
+    "`(sum, sum of outer products, number)` of the metric over a block of draws, less the observed values; `ts` holds the threshold of each part."
     rng, m = np.random.default_rng(seed), metric_parts(metric)
-    seen = np.concatenate([np.asarray(m.compute(g, t), float) for g in parts])
+    values = lambda: np.concatenate([np.asarray(m.compute(g, t), float) for g, t in zip(parts, ts)])
+    seen = values()
     order = np.argsort(strata, kind="stable")
     _, first, back = np.unique(strata[order], return_index=True, return_inverse=True)
     size = np.diff(np.append(first, len(order)))
@@ -570,13 +582,13 @@ def resample_block(parts, orders, metric, t, base, strata, unit, draws, seed):
     for _ in range(draws):
         w = base * _draw(rng, first[back], size[back], order, unit, len(base))
         for g, o in zip(parts, orders): g.r.w = w; reweigh(g, o, w)
-        v = np.concatenate([np.asarray(m.compute(g, t), float) for g in parts]) - seen
+        v = values() - seen
         ok = np.isfinite(v); v = np.where(ok, v, 0)
         total += v; outer += np.outer(v, v); number += np.outer(ok, ok)
     for g, o in zip(parts, orders): g.r.w = base; reweigh(g, o, base)
     return total, outer, number
 
-# %% ../nbs/04_uncertainty.ipynb #c086
+# %% ../nbs/04_uncertainty.ipynb #c087
 BLOCK = 100      # draws per task
 
 def spread_over(function, tasks, n_jobs):
@@ -585,33 +597,40 @@ def spread_over(function, tasks, n_jobs):
     joblib = require("joblib", why="n_jobs")
     return joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(function)(*t) for t in tasks)
 
-def seeds(entropy, label, number):
-    "A seed for each of `number` blocks; they depend on what is resampled and not on what else is."
-    return [np.random.SeedSequence([entropy, zlib.crc32(label.encode()), i]) for i in range(number)]
+def _own_point(metric): return metric.startswith(("tpr_at_", "tnr_at_"))
+
+def resample(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1, other:Scored=None):
+    "The covariance of the metric in all columns (and in those of another model on the same samples) over `draws` resamples."
+    base = np.ones(len(cols.y)) if cols.weight is None else cols.weight
+    parts, orders, ts = [], [], []
+    for one in [cols] + [other] * (other is not None):
+        r = Ranking(one.c.q, max(1, one.k), base)
+        mine = [Groups(r, codes, at.stop - at.start) for at, codes in one.parts()]
+        parts += mine; orders += map(order_of, mine); ts += [one.c.t] * len(mine)
+    unit = np.arange(len(base)) if cols.clusters is None else cols.clusters
+    strata = np.zeros(unit.max() + 1, np.int64)
+    strata[unit] = 2 * cols.codes + (cols.y if cols.clusters is None and _own_point(metric) else 0)
+    blocks = [min(BLOCK, draws - i) for i in range(0, draws, BLOCK)]
+    seeds = [np.random.SeedSequence([entropy, zlib.crc32(f"{cols.c.label} {metric}".encode()), i]) for i in range(len(blocks))]
+    out = spread_over(resample_block, [(parts, orders, metric, ts, base, strata, unit, b, s) for b, s in zip(blocks, seeds)], n_jobs)
+    if not out: return np.full((cols.size * (1 + (other is not None)),) * 2, np.nan)
+    total, outer, number = (sum(x) for x in zip(*out))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        m = total / np.diag(number)
+        return outer / number - np.outer(m, m)
 
 def resampled(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1) -> Estimate:
     "Any metric in every column: its variance by a stratified bootstrap; Wilson's interval on the effective number for one that lies in [0, 1]."
-    c, base = cols.c, np.ones(len(cols.y)) if cols.weight is None else cols.weight
-    r = Ranking(c.q, max(1, cols.k), base)
-    parts = [Groups(r, codes, at.stop - at.start) for at, codes in cols.parts()]
-    orders, p = [order_of(g) for g in parts], cols.values(metric)
-    unit = np.arange(len(base)) if cols.clusters is None else cols.clusters
-    strata = np.zeros(unit.max() + 1, np.int64)
-    strata[unit] = (cols.codes + 1) * 2 + cols.y if cols.clusters is None else cols.codes
-    blocks = [min(BLOCK, draws - i) for i in range(0, draws, BLOCK)]
-    out = spread_over(resample_block, [(parts, orders, metric, c.t, base, strata, unit, b, s) for b, s in zip(blocks, seeds(entropy, f"{c.label} {metric}", len(blocks)))], n_jobs)
-    total, outer, number = (sum(x) for x in zip(*out)) if out else (np.nan * p, np.full((len(p),) * 2, np.nan), np.zeros((len(p),) * 2))
+    p, cov = cols.values(metric), resample(cols, metric, draws, entropy, n_jobs)
+    V = np.where(np.isnan(p), np.nan, np.diag(cov))
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = total / np.diag(number)
-        cov = outer / number - np.outer(mean, mean)
-        V = np.where(np.isnan(p), np.nan, np.diag(cov))
         rho = np.clip(np.nan_to_num((cov / np.sqrt(np.outer(V, V)))[tuple(cols.pairs.T)]), -1, 1) if cols.crossed else None
-        n = np.where(V > 0, np.minimum(p * (1 - p) / V, cols.count), _few(cols))
-    if metric.partition("=")[0].startswith(("tpr_at", "tnr_at")): limits = lambda alpha, at: wilson(p[at], n[at], critical(alpha) + 0 * V[at])
+        n = np.where(V > 0, np.minimum(p * (1 - p) / V, cols.count), np.where(V == 0, _few(cols), np.nan))
+    if _own_point(metric): limits = lambda alpha, at: wilson(p[at], n[at], critical(alpha))
     else: limits = lambda alpha, at: mean_limits(p[at], V[at], 0 * V[at], critical(alpha))
     return estimated(cols, metric, p, limits, f"bootstrap ({draws:,} draws)", None, rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c092
+# %% ../nbs/04_uncertainty.ipynb #c093
 METHODS = {"auc": area, **dict.fromkeys(RATES, rate), "bce": mean, "brier": mean, "ap": precision, "cal_slope": slope, "cal_intercept": slope, **dict.fromkeys(BIN_EDGES, calibration)}
 INFLUENCES = {"auc": area_influence, **dict.fromkeys(RATES, rate_influence), "bce": mean_influence, "brier": mean_influence, "ap": precision_influence, "cal_slope": slope_influence, "cal_intercept": slope_influence}
 
@@ -619,3 +638,642 @@ def estimate(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=
     "Any metric of `METRICS` in every column, by the method that `METHODS` names, or by resampling."
     method = METHODS.get(metric_parts(metric).name)
     return method(cols, metric_parts(metric).name) if method else resampled(cols, metric_parts(metric).name, draws, entropy, n_jobs)
+
+# %% ../nbs/04_uncertainty.ipynb #c097
+LEVELS = 96
+
+def with_rest(x):
+    "Append the rest of each group along axis 1, when there are three groups or more."
+    return x if x.shape[1] < 3 else np.concatenate([x, x.sum(1, keepdims=True) - x], 1)
+
+def split(rng, cells, sizes, B:int):
+    "`B` random divisions of the counts in `cells` among groups of these `sizes`: (B, groups, cells)."
+    left, out = np.asarray(cells, np.int64), np.empty((B, len(sizes), len(cells)), np.int64)
+    rest = np.broadcast_to(left, (B, len(left)))
+    for g, size in enumerate(sizes[:-1]):
+        out[:, g] = rng.multivariate_hypergeometric(left, size, size=B, method="marginals") if g == 0 else np.stack([rng.multivariate_hypergeometric(r, size, method="marginals") for r in rest])
+        rest = rest - out[:, g]
+    out[:, -1] = rest
+    return out.astype(float)
+
+# %% ../nbs/04_uncertainty.ipynb #c100
+@dataclass
+class RateShuffle:
+    "Successes shuffled over the trials of all groups."
+    num: np.ndarray
+    den: np.ndarray
+    def stats(self, num):
+        num, den = with_rest(num), with_rest(self.den[None])
+        q = (num + 1) / (den + 2)                                              # no variance is zero
+        with np.errstate(invalid="ignore", divide="ignore"): return np.where(den > 0, num / den, np.nan), q * (1 - q) / (den + 2)
+    def seen(self): return self.stats(self.num[None])
+    def draw(self, rng, B): return self.stats(rng.multivariate_hypergeometric(self.den.astype(np.int64), int(self.num.sum()), size=B, method="marginals").astype(float))
+
+@dataclass
+class AreaShuffle:
+    "Negatives and positives of each group by level of score; each label is shuffled by itself."
+    neg: np.ndarray
+    pos: np.ndarray
+    def stats(self, neg, pos): return area_of_counts(with_rest(neg), with_rest(pos))
+    def seen(self): return self.stats(self.neg[None], self.pos[None])
+    def draw(self, rng, B): return self.stats(*(split(rng, x.sum(0), x.sum(1).astype(np.int64), B) for x in (self.neg, self.pos)))
+
+def area_of_counts(neg, pos):
+    "AUC and its variance from counts by level (…, levels), the lowest level first."
+    n, m = neg.sum(-1), pos.sum(-1)
+    below, above = np.cumsum(neg, -1) - neg / 2, m[..., None] - np.cumsum(pos, -1) + pos / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        a = np.einsum("...i,...i", pos, below) / (m * n)
+        part = lambda own, size, v, other: np.maximum(np.einsum("...i,...i", own, v * v) / other ** 2 - size * a ** 2, 0) / (size * (size - 1))
+        V = part(pos, m, below, n) + part(neg, n, above, m)
+    return a, area_variance(a, area_scale(a, V, m, n), m, n)
+
+@dataclass
+class MeanShuffle:
+    "Samples of each group by level of their value, and the mean and mean square of each level."
+    counts: np.ndarray
+    x: np.ndarray
+    xx: np.ndarray
+    def stats(self, counts):
+        t = with_rest(counts); n = t.sum(-1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            v = np.einsum("bgl,l", t, self.x) / n                               # not BLAS: its threads cost more than they bring
+            return v, np.maximum(np.einsum("bgl,l", t, self.xx) / n - v ** 2, 0) / (n - 1)
+    def seen(self): return self.stats(self.counts[None])
+    def draw(self, rng, B): return self.stats(split(rng, self.counts.sum(0), self.counts.sum(1).astype(np.int64), B))
+
+# %% ../nbs/04_uncertainty.ipynb #c104
+@dataclass
+class UnitShuffle:
+    "Whole units shuffled within strata; `sums` (units, …) hold what the statistics are made of."
+    kind: str                    # of UNIT_STATS
+    k: int
+    group: np.ndarray            # (units,)
+    strata: np.ndarray           # (units,)
+    sums: np.ndarray
+    fixed: tuple = ()            # the area of all samples, what was seen, and the units with positives and with negatives
+    def stats(self, codes):
+        i, j = np.triu_indices(self.sums.shape[1])
+        x = np.concatenate([self.sums, self.sums[:, i] * self.sums[:, j]], 1)
+        units = np.bincount(self.group, minlength=self.k).astype(float)
+        sums = np.stack([(codes == g).astype(float) @ x for g in range(self.k)], 1)
+        return UNIT_STATS[self.kind](np.moveaxis(with_rest(sums), -1, 0), with_rest(units[None]), self.fixed)
+    def seen(self): return self.fixed[1] if self.kind == "area" else self.stats(self.group[None])
+    def draw(self, rng, B):
+        codes = np.empty((B, len(self.group)), self.group.dtype)
+        for s in np.unique(self.strata):
+            i = np.flatnonzero(self.strata == s)
+            codes[:, i] = rng.permuted(np.broadcast_to(self.group[i], (B, len(i))), axis=1)
+        return self.stats(codes)
+
+def _ratio_stats(x, units, fixed, least=False):
+    num, den, nn, nd, dd = x
+    with np.errstate(invalid="ignore", divide="ignore"):
+        p = num / den
+        V = np.maximum(nn - 2 * p * nd + p * p * dd, 0) / den ** 2 * units / (units - 1)
+    q = (num + 1) / (den + 2)
+    return p, np.maximum(V, q * (1 - q) / (den + 2)) if least else V
+
+def _area_stats(x, units, fixed):
+    s1, m, s0, n, s1s1, s1m, s1s0, s1n, mm, ms0, mn, s0s0, s0n, nn = x
+    pooled, _, few = fixed
+    with np.errstate(invalid="ignore", divide="ignore"):
+        a, b, f1, f0 = s1 / m, s0 / n, *(np.sqrt(u / (u - 1)) for u in few)
+        V = ((s1s1 - 2 * a * s1m + a * a * mm) * (f1 / m) ** 2 + (s0s0 - 2 * b * s0n + b * b * nn) * (f0 / n) ** 2
+             + 2 * f1 * f0 * (s1s0 - b * s1n - a * ms0 + a * b * mn) / (m * n))
+        area = np.clip(a + b - pooled, 0, 1)
+    return area, area_variance(area, area_scale(area, np.maximum(V, 0), m, n, np.minimum(*few) - 1, few), m, n)
+
+UNIT_STATS = {"rate": functools.partial(_ratio_stats, least=True), "mean": _ratio_stats, "area": _area_stats}
+
+# %% ../nbs/04_uncertainty.ipynb #c107
+def mean_shuffle(cols, x):
+    "Values `x` at no more than `LEVELS` levels, fine where many samples are and where they are far from the mean."
+    v, codes = x[cols.known], cols.codes[cols.known]
+    order, far = np.argsort(v, kind="stable"), np.abs(v - v.mean())
+    if len(v) <= LEVELS: at = np.arange(len(v))
+    else: at = (np.cumsum(1 / len(v) + far[order] / max(far.sum(), 1e-300)) * LEVELS / 2.0000001).astype(np.int64)
+    level = np.empty(len(v), np.int64); level[order] = np.unique(at, return_inverse=True)[1]
+    size = np.bincount(level); L = len(size)
+    counts = np.bincount(codes * L + level, minlength=cols.k * L).reshape(cols.k, L)
+    return MeanShuffle(counts.astype(float), *(np.bincount(level, weights=w) / size for w in (v, v ** 2)))
+
+def area_shuffle(cols):
+    "Counts of negatives and positives by level of score."
+    g, r, everyone = cols.c.groups, cols.c.ranking, cols.c.overall.key
+    even = lambda key: key[np.arange(min(LEVELS // 2, len(key))) * len(key) // max(1, min(LEVELS // 2, len(key)))]
+    label = (everyone & np.uint64(1)).astype(bool)
+    cuts = np.unique(np.concatenate([even(everyone[label]), even(everyone[~label])]) >> np.uint64(1)); cuts[0] = 0
+    at = np.searchsorted(g.key, g.front[:-1, None] + (np.append(cuts, np.uint64(1) << np.uint64(r.bits)) << np.uint64(1)))
+    at = np.minimum(at, g.edges[1:, None])
+    n, pos = np.diff(at, axis=1), np.diff(np.searchsorted(np.flatnonzero(g.label), at), axis=1)
+    return AreaShuffle((n - pos).astype(float), pos.astype(float))
+
+def unit_shuffle(cols, metric, x=None, e=None):
+    "Patients or weighted samples for one metric; `x` are the values of a mean, `e` the estimate of an area."
+    ok, w = cols.known, np.ones(len(cols.codes)) if cols.weight is None else cols.weight
+    unit = np.unique((np.arange(len(ok)) if cols.clusters is None else cols.clusters)[ok], return_inverse=True)[1]
+    group = np.zeros(unit.max(initial=-1) + 1, np.int64); group[unit] = cols.codes[ok]
+    per = lambda v: np.bincount(unit, weights=(v * w)[ok])
+    if e is not None:
+        v10, v01, pooled = pooled_placements(cols)
+        S = np.stack([per(v10), per(cols.y), per(v01), per(~cols.y)], 1)
+        few = [with_rest(np.bincount(group[S[:, j] > 0], minlength=cols.k).astype(float)[None]) for j in (1, 3)]
+        shown = slice(0, cols.k + cols.rest)
+        return UnitShuffle("area", cols.k, group, 2 * (S[:, 1] > 0) + (S[:, 3] > 0), S, (pooled, (e.value[None, shown], e.variance[None, shown]), few))
+    num, den = (x, np.ones(len(ok))) if x is not None else (_members(names)[cols.cell] for names in RATES[metric])
+    S = np.stack([per(num), per(den)], 1); has = S[:, 1] > 0
+    return UnitShuffle("rate" if x is None else "mean", cols.k, group[has], np.zeros(has.sum(), int), S[has])
+
+def pooled_placements(cols):
+    "Per sample: the share of all negatives that a positive beats, and of all positives that beat a negative; and the area of all samples."
+    g = cols.c.overall
+    order, (at, below, neg, above, i1, i0) = order_of(g), placements(g.key, g.edges, g.w)
+    w, v10, v01 = np.ones(len(g.key)) if g.w is None else g.w, np.zeros(g.r.n), np.zeros(g.r.n)
+    v10[order[at]], v01[order[neg]] = below / w[neg].sum(), above / w[at].sum()
+    return v10, v01, float((below / w[neg].sum() * w[at]).sum() / w[at].sum())
+
+# %% ../nbs/04_uncertainty.ipynb #c108
+def shuffle_of(cols:Scored, metric:str, e:Estimate):
+    "What to shuffle for a metric, or `None` when it is tested by its intervals."
+    if not len(cols.pairs) or cols.crossed or np.isnan(e.value[:cols.k]).all(): return None
+    if metric == "auc": return unit_shuffle(cols, metric, e=e) if cols.designed else area_shuffle(cols)
+    if metric in ("bce", "brier"): return unit_shuffle(cols, metric, losses(cols, metric)) if cols.designed else mean_shuffle(cols, losses(cols, metric))
+    if metric in RATES: return unit_shuffle(cols, metric) if cols.designed else RateShuffle(*(v[:cols.k] for v in rate_sums(cols, metric)))
+
+# %% ../nbs/04_uncertainty.ipynb #c111
+def contrasts(value, variance, pairs, take):
+    "|T| of every pair (B, pairs), and Q (B,) of the groups that `take` part."
+    a, b = pairs.T; k = len(take)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        T = np.abs(value[:, a] - value[:, b]) / np.sqrt(variance[:, a] + variance[:, b])
+        ok = take & np.isfinite(value[:, :k]) & (variance[:, :k] > 0)
+        w, v = np.where(ok, 1 / variance[:, :k], 0), np.where(ok, value[:, :k], 0)
+        Q = (w * (v - ((w * v).sum(1) / w.sum(1))[:, None]) ** 2).sum(1)
+    return T, np.where(ok.sum(1) > 1, Q, np.nan)
+
+def reached(shuffle, pairs, take, draws, seed):
+    "How often the shuffles of one block reach what was seen, and how many of them are defined, per pair and for Q."
+    rng, seen = np.random.default_rng(seed), np.column_stack(contrasts(*shuffle.seen(), pairs, take))[0]
+    s = np.column_stack(contrasts(*shuffle.draw(rng, draws), pairs, take))
+    return (s >= seen - 1e-9).sum(0), np.isfinite(s).sum(0)
+
+def permutation_p(jobs:dict, draws:int, needed:int=0, entropy:int=0, n_jobs:int=1) -> dict:
+    "Of `(shuffle, pairs, take)` by label: `(p of pairs, p of Q, Q, draws)`. A job whose smallest p-value is the least possible one goes on up to `needed` draws."
+    sums, done = {k: 0 for k in jobs}, dict.fromkeys(jobs, 0)
+    for goal in (draws, min(needed, MOST_DRAWS)):
+        open_ = [k for k in jobs if done[k] < goal and (done[k] == 0 or (sums[k][0] == 0).any())]
+        tasks = [(k, -(-done[k] // BLOCK) + i, min(BLOCK, goal - done[k] - i * BLOCK)) for k in open_ for i in range(-((done[k] - goal) // BLOCK))]
+        out = spread_over(reached, [(*jobs[k], b, np.random.SeedSequence([entropy, zlib.crc32(k.encode()), i])) for k, i, b in tasks], n_jobs)
+        for (k, *_), h in zip(tasks, out): sums[k] = sums[k] + np.array(h)
+        done.update(dict.fromkeys(open_, goal))
+    found = {}
+    for k, (shuffle, pairs, take) in jobs.items():
+        T, Q = contrasts(*shuffle.seen(), pairs, take)
+        p = np.where(np.isnan(np.append(T[0], Q[0])), np.nan, (1 + sums[k][0]) / (1 + sums[k][1]))
+        found[k] = p[:-1], p[-1], Q[0], done[k]
+    return found
+
+MOST_DRAWS = 20_000
+
+# %% ../nbs/04_uncertainty.ipynb #c117
+def _holm(p): return np.minimum(np.maximum.accumulate(p * np.arange(len(p), 0, -1)), 1)
+def _bh(p): return np.minimum(np.minimum.accumulate((p * len(p) / np.arange(1, len(p) + 1))[::-1])[::-1], 1)
+
+CORRECTIONS = {"holm": _holm, "bh": _bh, "none": lambda p: p}
+
+def adjust(p, method:str="holm"):
+    "P-values corrected for their number: `holm` (Holm 1979), `bh` (Benjamini & Hochberg 1995) or `none`; NaN stays NaN and does not count."
+    if method not in CORRECTIONS: raise unknown_name("correction", method, CORRECTIONS)
+    p = np.asarray(p, float); out, ok = np.full(p.shape, np.nan), np.flatnonzero(~np.isnan(p))
+    order = ok[np.argsort(p[ok], kind="stable")]
+    out[order] = CORRECTIONS[method](p[order])
+    return out
+
+# %% ../nbs/04_uncertainty.ipynb #c121
+@functools.lru_cache(None)
+def _range_grid(K):
+    "Quantiles and probabilities of the range of `K` independent standard normals."
+    z = np.linspace(-8, 8, 401); density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    q, cdf = np.linspace(0, 12, 601), _special().ndtr
+    inner = np.clip(cdf(z) - cdf(z - q[:, None]), 0, 1)
+    return q, np.minimum(K * (density * inner ** (K - 1)).sum(1), 1)
+
+def together(alpha:float, K:int) -> float:
+    "The level at which single differences of `K` groups hold together at level `alpha`; source: Tukey 1953, Kramer 1956."
+    if K < 3: return alpha
+    q, p = _range_grid(K)
+    return float(two_sided(np.interp(1 - alpha, p, q) / math.sqrt(2)))
+
+def together_p(p, K:int):
+    "The p-value of the smallest of all pairwise p-values of `K` groups, as one test."
+    q, cdf = _range_grid(max(K, 2))
+    return p if K < 3 else float(np.clip(1 - np.interp(math.sqrt(2) * critical(max(p, 1e-14)), q, cdf), 0, 1))
+
+# %% ../nbs/04_uncertainty.ipynb #c126
+@functools.lru_cache(None)
+def _noise(K):
+    half = np.random.default_rng(0).standard_normal((2000, K))
+    return np.concatenate([half, -half])
+
+def _mean_range(values, errors):
+    x = values + errors * _noise(len(values))
+    return (x.max(1) - x.min(1)).mean()
+
+def merged(values, errors):
+    "The values with neighbours put together (weighted) until all differ by a standard error of their difference, or a little more where there are many."
+    parts, within = [[values[i], errors[i] ** -2.0, [i]] for i in np.argsort(values)], min(2, 1 + 0.1 * (len(values) - 2))
+    while len(parts) > 1:
+        z = [(b[0] - a[0]) / math.sqrt(1 / a[1] + 1 / b[1]) for a, b in zip(parts, parts[1:])]
+        i = int(np.argmin(z))
+        if z[i] >= within: break
+        (x, w, m), (y, v, n) = parts[i:i + 2]
+        parts[i:i + 2] = [[(x * w + y * v) / (w + v), w + v, m + n]]
+    out = np.empty(len(values))
+    for x, _, members in parts: out[members] = x
+    return out
+
+def debiased_gap(values, errors) -> tuple:
+    "`(gap with the noise taken off, gap that noise alone would make)` of group values with these standard errors."
+    values, errors = np.asarray(values, float), np.asarray(errors, float)
+    if len(values) < 2 or not (errors > 0).all(): return np.nan, np.nan
+    gap, noise, calm = float(np.ptp(values)), float(_mean_range(0 * values, errors)), merged(values, errors)
+    short = max(noise - gap, 0) * min(1, (len(values) - 1) ** 2 / 5) if np.ptp(calm) == 0 else 0
+    return gap - (float(_mean_range(calm, errors)) - float(np.ptp(calm))) - short, noise
+
+# %% ../nbs/04_uncertainty.ipynb #c132
+def detectable(error, alpha:float=0.05, power:float=0.8):
+    "The true difference that a two-sided test at level `alpha` finds with probability `power`, when its standard error is `error`."
+    return (critical(alpha) + _special().ndtri(power)) * np.asarray(error)
+
+# %% ../nbs/04_uncertainty.ipynb #c135
+def verdicts(low, high, p_adjusted, alpha:float, tolerance=None):
+    "`alike` (interval within ± tolerance), `different` (interval excludes 0 and adjusted p ≤ alpha), or `cannot say`, per difference."
+    low, high, p = (np.asarray(x, float) for x in (low, high, p_adjusted))
+    tol = np.full(low.shape, np.nan) if tolerance is None else np.broadcast_to(np.asarray(tolerance, float), low.shape)
+    return np.select([(low > -tol) & (high < tol), ((low > 0) | (high < 0)) & ~(p > alpha)], ["alike", "different"], "cannot say")
+
+# %% ../nbs/04_uncertainty.ipynb #c139
+@dataclass
+class Job:
+    "One metric of one attribute: where it is asked, the estimate, what to shuffle, and which groups take part in the gap."
+    attribute: str
+    target: str|None
+    cols: Columns
+    estimate: Estimate
+    shuffle: object
+    take: np.ndarray
+    @property
+    def label(self): return f"{self.target}, {self.attribute} {self.estimate.metric}"
+
+@dataclass
+class Settings:
+    "The level and the rules of one call."
+    ci: float = 0.95
+    n_resamples: int = 1000
+    random_state: object = 0
+    n_jobs: int = 1
+    tolerance: object = None
+    min_group_size: int = 10
+    correction: str = "holm"
+    @property
+    def alpha(self): return 1 - self.ci
+    @functools.cached_property
+    def entropy(self):
+        r = self.random_state
+        if r is None: return int(np.random.SeedSequence().generate_state(1)[0])
+        return int(r) if isinstance(r, (int, np.integer)) else int(r.integers(2**31)) if hasattr(r, "integers") else int(r.randint(2**31 - 1))
+    def check(self):
+        number = lambda x, low: isinstance(x, (int, np.integer)) and not isinstance(x, bool) and x >= low
+        if isinstance(self.ci, bool) or not isinstance(self.ci, (int, float, np.number)) or not 0 < self.ci < 1: raise InputError(f"ci={self.ci!r} is no confidence level; give a number between 0 and 1, such as 0.95")
+        if not number(self.n_resamples, 0): raise InputError(f"n_resamples={self.n_resamples!r} is no number of resamples; give 1000, or 0 for p-values from the intervals")
+        if not number(self.min_group_size, 0): raise InputError(f"min_group_size={self.min_group_size!r} is no number of samples")
+        if self.correction not in CORRECTIONS: raise unknown_name("correction", self.correction, CORRECTIONS)
+        if isinstance(self.random_state, (int, np.integer)) and self.random_state < 0: raise InputError(f"random_state={self.random_state!r} is negative")
+        for t in self.tolerance.values() if isinstance(self.tolerance, Mapping) else [self.tolerance]:
+            if t is not None and not (isinstance(t, (int, float, np.number)) and t > 0): raise InputError(f"tolerance={t!r} is no difference that could be ignored; give a positive number, or one per metric such as {{'auc': 0.05}}")
+        return self
+
+# %% ../nbs/04_uncertainty.ipynb #c141
+def jobs_of(c:Comparison, metrics, how:Settings, clusters=None) -> list:
+    "A `Job` per metric of a comparison."
+    cols, out = Scored(c, clusters, c.groups.count >= how.min_group_size), []
+    for m in metrics:
+        e = estimate(cols, m, how.n_resamples, how.entropy, how.n_jobs)
+        out.append(Job(c.grouping.name, c.q.name, cols, e, shuffle_of(cols, m, e), part_in(cols, e, how.alpha, c.usable if m in PUBLISHED else None)))
+    return out
+
+def part_in(cols, e, alpha, usable=None):
+    "Which groups take part in the gap: large enough, usable, and with an interval."
+    error = e.error(alpha)[:cols.k]
+    return cols.active & np.isfinite(e.centre[:cols.k]) & (error > 0) & (True if usable is None else usable)
+
+def cluster_codes(clusters, n:int):
+    "Clusters as integers, one per sample; `None` stays `None`."
+    if clusters is None: return None
+    a = as_array(clusters, "clusters")
+    if a.ndim != 1 or len(a) != n: raise InputError(f"clusters has shape {a.shape} for {plural(n, 'sample')}; give one patient per sample")
+    codes = factorize(a)[0]
+    if (codes < 0).any(): raise InputError(f"clusters: {plural(int((codes < 0).sum()), 'sample')} without a patient (row {some(np.flatnonzero(codes < 0).tolist())}); give each a name of its own, or leave these rows out")
+    return codes
+
+# %% ../nbs/04_uncertainty.ipynb #c144
+@dataclass(repr=False)
+class Uncertainty:
+    """`intervals` (a row per attribute, metric and group), `pairwise` (per pair of groups, and each group against the rest), `tests` (all groups equal?) and
+    `gaps` (largest minus smallest, with the noise taken off); `settings` says how they were made. A column `target` comes first when there are several questions."""
+    intervals: pd.DataFrame
+    pairwise: pd.DataFrame
+    tests: pd.DataFrame
+    gaps: pd.DataFrame
+    settings: dict = field(default_factory=dict)
+    def __repr__(self): return f"Uncertainty at {100*self.settings.get('ci', 0.95):g} %: {plural(len(self.intervals), 'interval')}, {plural(len(self.pairwise), 'difference')}, {plural(len(self.gaps), 'gap')}"
+
+def _interval_rows(j, how):
+    low, high = j.estimate.interval(how.alpha); e = j.estimate
+    keep = ~np.array([name == REST for name in j.cols.names])
+    cut = lambda x: np.maximum(x, e.least)
+    return pd.DataFrame({"attribute": j.attribute, "metric": e.metric, "group": j.cols.names, "value": e.value, "estimate": cut(e.centre), "low": cut(low), "high": cut(high), "method": e.method, "n": e.n})[keep]
+
+def _pair_rows(j, how, p):
+    e, (a, b) = j.estimate, j.cols.pairs.T
+    low, high = e.difference(how.alpha); error = e.error(how.alpha)
+    tolerance = how.tolerance.get(e.metric) if isinstance(how.tolerance, Mapping) else how.tolerance
+    tested = "shuffled groups" if p is not None else "from the interval"
+    return pd.DataFrame({"attribute": j.attribute, "metric": e.metric, "group_a": [j.cols.names[i] for i in a], "group_b": [j.cols.names[i] for i in b], "difference": e.value[a] - e.value[b],
+                         "estimate": e.centre[a] - e.centre[b], "low": low, "high": high, "p_value": e.p_values() if p is None else np.where(np.isnan(low), np.nan, p[0]), "p_adjusted": np.nan, "verdict": "",
+                         "detectable": detectable(np.sqrt(np.maximum(error[a] ** 2 + error[b] ** 2 - 2 * e.rho * error[a] * error[b], 0)), how.alpha), "method": f"{e.method}; p {tested}", "tolerance": np.nan if tolerance is None else float(tolerance)})
+
+def _test_row(j, how, p):
+    e, k = j.estimate, int(j.take.sum())
+    row = {"attribute": j.attribute, "metric": e.metric, "n_groups": k, "statistic": np.nan, "p_value": np.nan, "p_adjusted": np.nan, "method": "from the intervals"}
+    if k < 2: return row
+    if p is not None: return row | {"statistic": p[2], "p_value": p[1], "method": f"shuffled groups, {p[3]:,} times"}
+    rows = j.take[j.cols.pairs[:, 0]] & (j.cols.pairs[:, 1] < j.cols.k) & j.take[np.minimum(j.cols.pairs[:, 1], j.cols.k - 1)]
+    least = np.nanmin(e.p_values()[rows])
+    return row | {"statistic": float(critical(max(least, 1e-15))), "p_value": together_p(least, k)}
+
+# %% ../nbs/04_uncertainty.ipynb #c145
+def gap_interval(j:Job, alpha:float) -> tuple:
+    "`(low, high)` of largest − smallest among the groups that take part, from all their differences together."
+    a, b = j.cols.pairs.T; k = j.cols.k
+    rows = np.flatnonzero((b < k) & j.take[a] & j.take[np.minimum(b, k - 1)])
+    if not len(rows): return np.nan, np.nan
+    low, high = j.estimate.difference(together(alpha, int(j.take.sum())), rows)
+    return max(0.0, float(np.max([low, -high]))), float(np.max([high, -low]))
+
+def _gap_row(j, how):
+    e, k = j.estimate, int(j.take.sum())
+    row = {"attribute": j.attribute, "metric": e.metric, "n_groups": k, **dict.fromkeys(("gap", "gap_debiased", "low", "high", "noise", "detectable"), np.nan), "smallest": None, "largest": None}
+    if k < 2: return row
+    v, error, names = e.value[:j.cols.k][j.take], e.error(how.alpha)[:j.cols.k][j.take], [n for n, t in zip(j.cols.group_names, j.take) if t]
+    clean, noise = debiased_gap(e.centre[:j.cols.k][j.take], error)
+    low, high = gap_interval(j, how.alpha)
+    least = np.sort(error)[-2:]
+    return row | {"gap": float(np.ptp(v)), "gap_debiased": clean, "low": low, "high": high, "noise": noise, "detectable": float(detectable(np.hypot(*least), how.alpha)),
+                  "smallest": names[int(np.argmin(v))], "largest": names[int(np.argmax(v))]}
+
+def _eod_row(tpr, tnr, how):
+    "The published `eod` = 1 − (TPR gap + TNR gap)/2 from those two; each interval at half the level, so that both hold together."
+    a, b, (la, ha), (lb, hb) = _gap_row(tpr, how), _gap_row(tnr, how), gap_interval(tpr, how.alpha / 2), gap_interval(tnr, how.alpha / 2)
+    score = lambda x, y: 1 - (x + y) / 2
+    return a | {"metric": "eod", "n_groups": min(a["n_groups"], b["n_groups"]), **{c: score(a[c], b[c]) for c in ("gap", "gap_debiased", "noise")}, "low": score(ha, hb), "high": score(la, lb), "detectable": np.nan, "smallest": None, "largest": None}
+
+# %% ../nbs/04_uncertainty.ipynb #c147
+KEYS = ["target", "attribute", "metric"]
+
+def _judged(frames:dict, how) -> Uncertainty:
+    pairs, tests = frames["pairwise"], frames["tests"]
+    pairs["p_adjusted"], tests["p_adjusted"] = adjust(pairs["p_value"], how.correction), adjust(tests["p_value"], how.correction)
+    pairs["verdict"] = verdicts(pairs["low"], pairs["high"], pairs["p_adjusted"], how.alpha, pairs["tolerance"])
+    return Uncertainty(**{k: f.reset_index(drop=True) for k, f in frames.items()}, settings={k: getattr(how, k) for k in ("ci", "n_resamples", "correction", "min_group_size", "tolerance", "random_state")})
+
+def combine(answers, correction:str=None) -> Uncertainty:
+    "Several answers as one: p-values are corrected, and verdicts given, for all of them together."
+    answers = list(answers)
+    if not answers: raise InputError("combine() needs at least one answer")
+    s = dict(answers[0].settings)
+    if any(a.settings["ci"] != s["ci"] for a in answers): raise InputError(f"the answers have different levels ({some(sorted({a.settings['ci'] for a in answers}))}); make them with the same ci=")
+    if correction is not None: s["correction"] = correction
+    return _judged({k: pd.concat([getattr(a, k) for a in answers], ignore_index=True) for k in ("intervals", "pairwise", "tests", "gaps")}, Settings(**s).check())
+
+def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
+    count = sum(int(np.isfinite(j.estimate.difference(how.alpha)[0]).sum()) for j in jobs)
+    shuffled = {j.label: (j.shuffle, j.cols.pairs, j.take) for j in jobs if j.shuffle is not None and how.n_resamples}
+    needed = math.ceil(count / how.alpha) if how.correction != "none" else 0
+    p = permutation_p(shuffled, how.n_resamples, needed, how.entropy, how.n_jobs)
+    if shuffled and needed > max(how.n_resamples, MOST_DRAWS): notes.add(f"{count:,} comparisons are corrected together: the smallest p-value that {max(how.n_resamples, MOST_DRAWS):,} shuffles can give is too large to stay below {how.alpha:g}; ask for fewer metrics or attributes, or n_resamples={needed:,}")
+    tell(jobs, how, notes)
+    gaps = [[_gap_row(j, how)] + ([_eod_row(t, j, how)] if j.estimate.metric == "tnr" and (t := _sibling(jobs, j, "tpr")) else []) for j in jobs]
+    frames = {"intervals": [_interval_rows(j, how) for j in jobs], "pairwise": [_pair_rows(j, how, p.get(j.label)) for j in jobs],
+              "tests": [pd.DataFrame([_test_row(j, how, p.get(j.label))]) for j in jobs], "gaps": [pd.DataFrame(g) for g in gaps]}
+    if any(j.target is not None for j in jobs):
+        for rows in frames.values():
+            for f, j in zip(rows, jobs): f.insert(0, "target", j.target)
+    return _judged({k: pd.concat(f, ignore_index=True) for k, f in frames.items()}, how)
+
+def _sibling(jobs, j, metric): return next((x for x in jobs if x.cols is j.cols and x.estimate.metric == metric), None)
+
+# %% ../nbs/04_uncertainty.ipynb #c149
+SAID = 3       # groups named per attribute
+
+def tell(jobs, how, notes):
+    "Add what a reader of the intervals must know to `notes`."
+    for target, attribute in dict.fromkeys((j.target, j.attribute) for j in jobs):
+        mine = [j for j in jobs if (j.target, j.attribute) == (target, attribute)]
+        cols, where = mine[0].cols, attribute if target is None else f"{target}, {attribute}"
+        if out := [n for n, a, k in zip(cols.group_names, cols.active, cols.count) if not a and k]: notes.add(f"{where}: {some(out)} with fewer than {plural(how.min_group_size, 'sample')} take no part in comparisons")
+        _tell_small(cols, mine, where, how, notes)
+        if cols.crossed and len(cols.pairs): notes.add(f"{where}: some patients have samples in more than one group, so groups cannot be shuffled by patient; p-values come from the intervals, which allow for it")
+        noisy = {j.estimate.metric: [n for n, c, l in zip(cols.group_names, cols.active, j.estimate.interval(how.alpha)[0]) if c and l <= 0] for j in mine if j.estimate.least == 0}
+        for m, names in noisy.items():
+            if names: notes.add(f"{where}: the {m} of {some(names, SAID)} is no larger than noise alone can give; its intervals are for the error without noise, and may lie below the value")
+    _tell_threshold(jobs, notes)
+
+def _tell_small(cols, jobs, where, how, notes):
+    main = jobs[0]
+    error, (low, high) = main.estimate.error(how.alpha), main.estimate.interval(how.alpha)
+    scored = isinstance(cols, Scored)
+    few = _few(cols) if scored else None
+    small = [g for g in np.flatnonzero(cols.active) if cols.count[g] and (cols.count[g] < 50 or scored and few[g] < MIN_LABELS)]
+    said = []
+    for g in small[:SAID]:
+        size = f"{int(cols.count[g])} samples" + (f", {int(few[g])} of the rarer label" if scored else "")
+        rest = cols.k + g if cols.rest else 1 - g if cols.k == 2 else None
+        shows = "" if rest is None or np.isnan(error[g] + error[rest]) else f", and only a difference of {detectable(np.hypot(error[g], error[rest]), how.alpha):.2g} from the rest would be found"
+        said.append(f"{cols.group_names[g]!r} ({size}): {main.estimate.metric} " + ("has no interval" if np.isnan(low[g]) else f"may lie anywhere from {low[g]:.2f} to {high[g]:.2f}{shows}"))
+    if said: notes.add(f"{where}: small groups: " + "; ".join(said) + (f"; and {len(small) - SAID} more" if len(small) > SAID else ""))
+    names = [cols.group_names[g] for g in small if scored and few[g] < MIN_LABELS]
+    for metrics, what in ((("ap", "cal_slope", "cal_intercept"), "no interval is given for"), (("bce", "brier"), "intervals can be too short for")):
+        if names and (hit := [j.estimate.metric for j in jobs if j.estimate.metric in metrics]): notes.add(f"{where}: with fewer than {MIN_LABELS} of a label {what} {', '.join(hit)} of {some(names, SAID)}")
+
+def _tell_threshold(jobs, notes):
+    for c in {id(j.cols.c): j.cols.c for j in jobs if isinstance(j.cols, Scored) and metric_parts(j.estimate.metric).at_threshold}.values():
+        if callable(c._rule): notes.add(f"intervals of what depends on the threshold {c.threshold} take it as fixed, although it was found on these same samples")
+
+# %% ../nbs/04_uncertainty.ipynb #c151
+def uncertainty(
+    comparisons,                    # a `Comparison`, or several (attributes, questions) that are corrected together
+    metrics=PUBLISHED,              # of `METRICS`, by name
+    *, ci:float=0.95,               # level of the intervals
+    n_resamples:int=1000,           # shuffles of a test (more where a correction needs them) and draws of a bootstrap; 0: p-values from the intervals
+    clusters=None,                  # the patient of each sample, when patients repeat
+    random_state=0,                 # seed of shuffles and draws
+    n_jobs:int=1,                   # processes for them, by joblib; the result does not depend on it
+    tolerance=None,                 # differences up to here do not matter: a number, or one per metric
+    min_group_size:int=10,          # smaller groups are named and not compared
+    correction:str="holm",          # for many comparisons: "holm", "bh" or "none"
+    notes:Notes|None=None,          # collects what must be said
+) -> Uncertainty:
+    "Intervals, differences, tests and gaps of the groups of one or several comparisons; every method is named in its row."
+    notes, how = Notes() if notes is None else notes, Settings(ci, n_resamples, random_state, n_jobs, tolerance, min_group_size, correction).check()
+    names = [metric_parts(m).name for m in ([metrics] if isinstance(metrics, str) else metrics)]
+    if isinstance(tolerance, Mapping): how.tolerance = {metric_parts(m).name: t for m, t in tolerance.items()}
+    each = [comparisons] if isinstance(comparisons, Comparison) else list(comparisons)
+    if not each or not names: raise InputError("there is nothing to compare: give at least one comparison and one metric")
+    codes = None if clusters is None else cluster_codes(clusters, len(each[0].q.y) + each[0].q.n_dropped)
+    return _answer([j for c in each for j in jobs_of(c, dict.fromkeys(names), how, codes)], how, notes)
+
+# %% ../nbs/04_uncertainty.ipynb #c168
+BOUNDS = {"dice": (0, 1), "iou": (0, 1), "nsd": (0, 1), "hd95": (0, np.inf), "asd": (0, np.inf)}
+
+def _nested(values) -> dict:
+    "Target → metric → values, from an array (Dice), metric → array, or target → metric → array."
+    values = values if isinstance(values, Mapping) else {"dice": values}
+    return values if values and all(isinstance(v, Mapping) for v in values.values()) else {None: values}
+
+def mask_uncertainty(
+    values,                         # Dice per sample (NaN = missing); or metric → values; or structure → metric → values
+    groups,                         # a `Grouping`, or several that are corrected together
+    *, ci:float=0.95, n_resamples:int=1000, clusters=None, random_state=0, n_jobs:int=1, tolerance=None, min_group_size:int=10, correction:str="holm", # as in `uncertainty`
+    notes:Notes|None=None,
+) -> Uncertainty:
+    "Intervals, differences, tests and gaps of the group means of per-sample values."
+    notes, how = Notes() if notes is None else notes, Settings(ci, n_resamples, random_state, n_jobs, tolerance, min_group_size, correction).check()
+    jobs = []
+    for target, metrics in _nested(values).items():
+        for group in [groups] if isinstance(groups, Grouping) else groups:
+            for metric, x in metrics.items(): jobs.append(_mean_job(target, metric, as_array(x, metric).astype(float), group, how, clusters))
+    if not jobs: raise InputError("there is nothing to compare: give values and at least one attribute")
+    return _answer(jobs, how, notes)
+
+def _mean_job(target, metric, x, group, how, clusters):
+    if x.shape != group.codes.shape: raise InputError(f"{metric} has the shape {x.shape} and {group.name!r} has {plural(len(group.codes), 'sample')}; give one value per sample")
+    codes, x = np.where(np.isnan(x), -1, group.codes), np.nan_to_num(x)
+    known = codes >= 0
+    cols = Columns(codes, group.names, cluster_codes(clusters, len(x)), None, np.bincount(codes[known], minlength=len(group.names)) >= how.min_group_size)
+    e = mean(cols, metric, x, BOUNDS.get(metric, (-np.inf, np.inf)))
+    able = len(cols.pairs) and known.any() and not cols.crossed
+    return Job(group.name, target, cols, e, None if not able else unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x), part_in(cols, e, how.alpha))
+
+# %% ../nbs/04_uncertainty.ipynb #c173
+def _same_cases(a, b):
+    if len(a.q.y) != len(b.q.y): raise InputError(f"the two models were scored on {len(a.q.y):,} and {len(b.q.y):,} samples; a paired comparison needs the same ones")
+    if (a.q.y != b.q.y).any(): raise InputError(f"the two models were scored against different labels (row {some(np.flatnonzero(a.q.y != b.q.y).tolist(), 3)}); a paired comparison needs the same samples in the same order")
+    if a.names != b.names or (a.grouping.codes != b.grouping.codes).any(): raise InputError(f"the samples have different groups in the two comparisons ({some(a.names)} and {some(b.names)}); a paired comparison needs the same ones")
+
+def coupling(ca:Scored, cb:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1) -> tuple:
+    "`(rho, between)`: the correlation of the two models' estimates in every column, and of their changes in every pair of columns."
+    if metric in INFLUENCES:
+        ua, ub = (list(INFLUENCES[metric](c, metric)[1]) for c in (ca, cb))
+        va, vb, change = (linear(ca, u) for u in (ua, ub, [y - x for x, y in zip(ua, ub)]))
+        va, vb, vd, between = va.variance, vb.variance, change.variance, change.rho
+    else:
+        cov, n = resample(ca, metric, draws, entropy, n_jobs, cb), ca.size
+        va, vb, vd, between = *np.diag(cov).reshape(2, n), np.diag(cov[:n, :n] + cov[n:, n:] - cov[:n, n:] - cov[n:, :n]), np.zeros(len(ca.pairs))
+    with np.errstate(invalid="ignore", divide="ignore"): return np.clip(np.nan_to_num((va + vb - vd) / (2 * np.sqrt(va * vb))), -1, 1), between
+
+@dataclass
+class Paired:
+    "Two estimates on the same cases, B less A, in every column."
+    a: Estimate
+    b: Estimate
+    rho: np.ndarray
+    between: np.ndarray
+    def change(self, alpha, at):
+        "`(low, high)`: both models' limits, made symmetric, with the correlation taken out."
+        d, half = self.b.centre[at] - self.a.centre[at], [(high - low) / 2 for low, high in (e.limits(alpha, at) for e in (self.a, self.b))]
+        return mover((d, d - half[1], d + half[1]), (0 * d, -half[0], half[0]), self.rho[at])
+    def of_pair(self, alpha, rows):
+        i, j = self.a.pairs[rows].T
+        d = self.b.centre - self.a.centre
+        return mover((d[i], *self.change(alpha, i)), (d[j], *self.change(alpha, j)), self.between[rows])
+
+# %% ../nbs/04_uncertainty.ipynb #c175
+def gap_change(p:Paired, take, alpha:float) -> tuple:
+    "`(low, high, p-value)` of gap B − gap A among the groups that `take` part, both simulated around their merged values."
+    g = np.flatnonzero(take)
+    if len(g) < 2: return np.nan, np.nan, np.nan
+    (va, ea), (vb, eb), r = *((e.centre[g], e.error(alpha)[g]) for e in (p.a, p.b)), p.rho[g]
+    x, y = _noise(2 * len(g))[:, :len(g)], _noise(2 * len(g))[:, len(g):]
+    ma, mb = merged(va, ea), merged(vb, eb)
+    drawn = np.ptp(mb + eb * (r * x + np.sqrt(1 - r ** 2) * y), axis=1) - np.ptp(ma + ea * x, axis=1) - (np.ptp(mb) - np.ptp(ma))
+    seen = np.ptp(vb) - np.ptp(va)
+    beyond = min(np.mean(drawn >= seen), np.mean(drawn <= seen))
+    return float(seen - np.quantile(drawn, 1 - alpha / 2)), float(seen - np.quantile(drawn, alpha / 2)), float(min(1, 2 * (beyond * len(drawn) + 1) / (len(drawn) + 1)))
+
+def paired_difference(
+    a:Comparison, b:Comparison,     # two models on the same samples and groups
+    metrics=("auc",),               # of `METRICS`, by name
+    *, ci:float=0.95, n_resamples:int=1000, clusters=None, random_state=0, n_jobs:int=1, min_group_size:int=10, correction:str="holm", # as in `uncertainty`
+) -> pd.DataFrame:                  # metric, what, group, a, b, difference, low, high, p_value, p_adjusted, method
+    "Model B less model A: overall, in each group, in the difference of each pair of groups, and in the gap. A negative `gap` row says that B is fairer."
+    _same_cases(a, b)
+    how = Settings(ci, n_resamples, random_state, n_jobs, None, min_group_size, correction).check()
+    codes = cluster_codes(clusters, len(a.q.y) + a.q.n_dropped)
+    ca, cb = (Scored(c, codes, c.groups.count >= min_group_size) for c in (a, b))
+    rows = []
+    for m in dict.fromkeys(metric_parts(x).name for x in ([metrics] if isinstance(metrics, str) else metrics)):
+        ea, eb = (estimate(c, m, n_resamples, how.entropy, n_jobs) for c in (ca, cb))
+        rows += _paired_rows(Paired(ea, eb, *coupling(ca, cb, m, n_resamples, how.entropy, n_jobs)), ca, part_in(ca, ea, how.alpha, a.usable) & part_in(cb, eb, how.alpha, b.usable), how)
+    out = pd.DataFrame(rows, columns=["metric", "what", "group", "a", "b", "low", "high", "p_value", "method"])
+    out.insert(5, "difference", out["b"] - out["a"])
+    out.insert(9, "p_adjusted", adjust(out["p_value"], correction))
+    return out
+
+def _paired_rows(p, cols, take, how):
+    va, vb, m = p.a.value, p.b.value, f"{p.a.method}, paired"
+    at = np.array([cols.size - 1, *np.flatnonzero(cols.active)] if cols.k > 1 else [0])
+    low, high = p.change(how.alpha, at)
+    pv = touching(lambda alpha: p.change(np.broadcast_to(alpha, at.shape), at), len(at))
+    rows = [(p.a.metric, "overall" if i == cols.size - 1 else "group", cols.names[i], va[i], vb[i], l, h, q, m) for i, l, h, q in zip(at, low, high, pv)]
+    pairs = np.flatnonzero(cols.pairs[:, 1] < cols.k)
+    low, high = p.of_pair(how.alpha, pairs)
+    pv = touching(lambda alpha: p.of_pair(np.broadcast_to(alpha, pairs.shape), pairs), len(pairs))
+    rows += [(p.a.metric, "pair", f"{cols.names[i]} − {cols.names[j]}", va[i] - va[j], vb[i] - vb[j], l, h, q, m) for (i, j), l, h, q in zip(cols.pairs[pairs], low, high, pv)]
+    if take.sum() > 1: rows.append((p.a.metric, "gap", "largest − smallest", np.ptp(va[:cols.k][take]), np.ptp(vb[:cols.k][take]), *gap_change(p, take, how.alpha), "simulated around the values with the noise taken off"))
+    return rows
+
+# %% ../nbs/04_uncertainty.ipynb #c181
+class Accumulator:
+    "Collects batches for `function(y_true, y_score, *, sensitive_features, **options)`, such as `auc_gap` or `evaluate`; `merge` adds what others collected. Needs no torch, takes tensors."
+    def __init__(self, function:Callable, **options):
+        self.function, self.options = function, options
+        self.reset()
+    def reset(self):
+        "Forget everything collected."
+        self._y, self._s, self._groups, self._more = [], [], [], []
+    def __len__(self): return sum(map(len, self._y))
+    def update(self, y_true, y_score, sensitive_features, **columns):
+        "Add a batch; further `columns` (such as `sample_weight` or `clusters`) are passed on to the function."
+        y, s = (np.array(as_array(v, what)) for v, what in ((y_true, "y_true"), (y_score, "y_score")))
+        groups, more = ({k: _kept(v, k) for k, v in part.items()} for part in (feature_columns(sensitive_features), columns))
+        for k, v in {"y_score": s, **groups, **more}.items():
+            if len(v) != len(y): raise InputError(f"{k} has {plural(len(v), 'value')} in a batch of {plural(len(y), 'sample')}")
+        for what, mine, new in (("attributes", self._groups, groups), ("columns", self._more, more)):
+            if mine and list(mine[0]) != list(new): raise InputError(f"this batch has the {what} {some(new) or 'none'} and earlier ones {some(mine[0]) or 'none'}")
+        if self._s and self._s[0].shape[1:] != s.shape[1:]: raise InputError(f"this batch has scores of shape {s.shape} and earlier ones of {self._s[0].shape}")
+        for store, v in zip((self._y, self._s, self._groups, self._more), (y, s, groups, more)): store.append(v)
+        return self
+    def merge(self, *others):
+        "Add what other accumulators collected, in order."
+        for o in others:
+            for y, s, groups, more in zip(o._y, o._s, o._groups, o._more): self.update(y, s, groups, **more)
+        return self
+    def compute(self):
+        "The function of everything collected."
+        if not self._y: raise InputError("nothing was collected; call update() first")
+        join = lambda parts: {k: pd.concat([p[k] for p in parts], ignore_index=True) for k in parts[0]}
+        return self.function(np.concatenate(self._y), np.concatenate(self._s), sensitive_features=join(self._groups), **{k: v.to_numpy() for k, v in join(self._more).items()}, **self.options)
+
+def _kept(v, what): return pd.Series(v.array.copy() if isinstance(v, pd.Series) else np.array(as_array(v, what)))

@@ -134,9 +134,10 @@ def test_scores_that_are_no_number_name_their_rows(bad, shape):
     s = s_.copy(); s[[2, 5]] = bad
     refuses(fm.evaluate, Y, s if shape == "vector" else np.c_[1 - s_, s], G, says=["2 rows", "row 2, 5"])
     refuses(fm.auc_gap, Y, s, sensitive_features=G, says="row 2, 5")
+    refuses(fm.evaluate, Y, np.full(8, bad), G, missing="drop")
+    if not np.isnan(bad): return refuses(fm.evaluate, Y, s, G, missing="drop", says="row 2, 5")      # infinite is not missing
     r, said = hear(fm.evaluate, Y, s, G, missing="drop")
     assert r.summary.loc["sensitive", "n"] == 6 and any("2 rows without a score" in w for w in said)
-    refuses(fm.evaluate, Y, np.full(8, bad), G, missing="drop")
 
 
 def test_the_guess_of_the_scale_is_always_said():
@@ -812,6 +813,34 @@ def test_no_row_of_a_report_is_lost(g, tuples):
     assert ("a", "a") not in tuples or "a & a" not in r.attributes
 
 
+def test_intersections_of_many_attributes():
+    "8 to the 25th does not fit into 64 bits; the combinations that occur do."
+    rng = np.random.default_rng(0)
+    n = 400
+    codes = rng.integers(0, 8, (n, 25))
+    r = score(np.tile([0, 1], n//2), rng.random(n), {f"a{i}": [f"g{c}" for c in np.repeat(codes[::2, i], 2)] for i in range(25)}, intersectional=True)
+    inter = r.by_group.loc[r.attributes[-1]]
+    assert len(inter) == n/2 and (inter["n"] == 2).all()
+
+
+def test_many_numbered_sites_have_a_way_out():
+    rng = np.random.default_rng(0)
+    y, s, site = rng.integers(0, 2, 900), rng.random(900), rng.integers(0, 25, 900)
+    refuses(fm.evaluate, y, s, {"site": site}, says=["bins", "text"])
+    assert len(names(score(y, s, {"site": site.astype(str)}))) == 25
+
+
+def test_inputs_are_left_as_they_are():
+    y, s, g, w = np.array(Y), np.array(S), pd.DataFrame({"g": G, "age": [20, 30, 40, 50, 60, 70, 80, 90]}), np.arange(1.0, 9)
+    before = [v.copy() for v in (y, s, g, w)]
+    for kw in ({}, {"score_type": "logit"}, {"threshold": "max_f1", "metrics": list(METRICS)}, {"sample_weight": w}, {"intersectional": True}): score(y, s, g, bins={"age": [50]}, **kw)
+    score(s=s + 1e-9*(s == .9)); hear(fm.evaluate_segmentation, g, dice=s, bins={"age": 2})
+    assert all(np.array_equal(a, b) for a, b in zip(before[:2] + before[3:], (y, s, w))) and g.equals(before[2])
+    same = [m.copy() for m in M]
+    hear(fm.evaluate_segmentation, G[:4], pred_masks=M, true_masks=M, ignore_label=255)
+    assert all((a == b).all() for a, b in zip(same, M))
+
+
 def test_very_many_groups():
     n = 6000
     y, s = np.arange(n) % 2, np.random.default_rng(0).random(n)
@@ -844,6 +873,7 @@ def test_perfect_scores():
 
 def test_extreme_scores_order_as_they_are():
     from sklearn.metrics import roc_auc_score
+    for z in (np.c_[-1e308*s_, 1e308*s_], np.c_[np.zeros(8), 1e308*(s_ - .5)], np.c_[-800*s_, 800*s_]): assert score(s=z, score_type="logit").overall["auc"] == roc_auc_score(Y, S)
     for s in ([1e-300*v for v in S], [5e-324*i for i in range(8)], [1 - 1e-16*i for i in range(8)], [1e308*(v - .5) for v in S], [-1e308, 1e308, 0, 5e-324, -5e-324, 1, -1, 2], [36.9, 37, 40, 800, 801, 802, 803, 804], [np.nextafter(.5, 1) if v else .5 for v in Y]):
         for kind in ("auto", "rank"): assert score(s=s, score_type=kind).overall["auc"] == roc_auc_score(Y, pd.Series(s).rank())
 
@@ -896,6 +926,23 @@ def test_pos_label_of_findings():
     assert score(y, np.c_[S, S], pos_label="yes").targets == ["finding 0", "finding 1"]
     refuses(fm.evaluate, y, np.c_[S, S], G, says="pos_label")
     refuses(fm.evaluate, y == "yes", np.c_[S, S], G, score_column=1)
+
+
+@pytest.mark.parametrize("kw", **by(("labels", {"labels": [0, 1]}), ("multi_label", {"multi_label": True}), ("one_vs_rest", {"one_vs_rest": True}), ("score_column", {"score_column": 0})))
+def test_an_option_without_a_meaning_here_is_refused(kw): refuses(fm.evaluate, Y, S, G, **kw, says=next(iter(kw)))
+
+
+def test_one_hot_labels_as_text():
+    "What a table read as text holds. The right classes or a refusal, but not two findings."
+    for make in (lambda h: h.astype(str), lambda h: h.astype(str).astype(object), lambda h: h.astype(bool), lambda h: h.astype(object), lambda h: pd.DataFrame(h, columns=["0", "1"]), lambda h: pd.DataFrame(h, columns=["0", "1"]).astype("Int64")):
+        try: r = score(make(np.eye(2, dtype=int)[Y]), np.c_[1 - s_, s_])
+        except InputError: continue
+        assert r.targets == [] and r.summary["auc-gap"].iloc[0] == GAP
+
+
+def test_structures_of_different_lengths():
+    refuses(fm.evaluate_segmentation, G[:4], dice={"liver": [.9, .8, .7, .6], "spleen": [.9, .8, .7]})
+    for cell in ({"liver": .5}, {"liver": "high"}, {"liver": [[.5]*2]*4}, {"liver": None}, {}): refuses(fm.evaluate_segmentation, G[:4], dice=cell)
 
 
 MASK_OPTIONS = by(("label", {"label": 1}), ("labels", {"labels": [1, 2]}), ("metrics", {"metrics": ["hd95"]}), ("mask_threshold", {"mask_threshold": .7}), ("ignore_label", {"ignore_label": 255}), ("empty_score", {"empty_score": 0.0}), ("spacing", {"spacing": 1}),

@@ -524,6 +524,37 @@ def test_the_report_holds_what_the_comparison_holds(case):
     assert read_threshold("youden")[0] == report.metadata["threshold"]["name"] and report.by_group["n"].tolist() == c.groups.count.tolist()
 
 
+# ---------------------------------------------------------------- sizes at which the kernels change their way
+
+@pytest.mark.parametrize("n,kind", [(1000, "fine"), (1001, "wide"), (65_535, "logit"), (65_536, "coarse"), (65_537, "fine"), (65_537, "wide"), (131_073, "logit")])
+def test_blocks_and_large_arrays(n, kind):
+    "Long arrays are worked on in blocks, text in long arrays by pointer or by packed letters, scores that no line tells apart by rank."
+    rng = np.random.default_rng(n)
+    y = (rng.random(n) < .3).astype(int)
+    s = {"fine": rng.random(n)**(1 + y*.3), "coarse": np.round(rng.random(n)**(1 + y*.3), 2), "logit": rng.normal(y, 3), "wide": 10.0**-(300*rng.random(n)**(1 + y*.3))}[kind]
+    g = rng.choice(["F", "M", "other"], n)
+    kinds = {"U": g, "object": g.astype(object), "own strings": np.array(["".join(list(v)) for v in g], dtype=object), "None": np.where(rng.random(n) < .1, None, g), "long": np.array([f"a rather long name {v}" for v in g]), "letters": np.array([{"F": "é", "M": "日本", "other": "F "}[v] for v in g]),
+             "many": np.array([f"s{c}" for c in rng.integers(0, 60, n)]), "codes": rng.integers(-3, 3, n), "mixed": np.array([1 if v == "F" else v for v in g], dtype=object)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = fm.evaluate(y, s, kinds, score_type="logit" if kind == "logit" else "probability")
+    p = prob(s, "logit" if kind == "logit" else "probability")
+    precision, recall, thresholds = sk.precision_recall_curve(y, p)
+    t = thresholds[np.argmax((2*precision*recall/(precision + recall + 1e-8))[:-1])]
+    for name, column in kinds.items():
+        groups = pd.Series(column).astype(object).map(lambda v: str(v).strip(), na_action="ignore")
+        assert report.by_group.loc[name].index.tolist() == sorted(groups.dropna().unique(), key=float if name == "codes" else str)
+        for k, i in list(groups.groupby(groups).indices.items())[:4]:
+            if len(set(y[i])) < 2: continue
+            row = report.by_group.loc[(name, k)]
+            assert row["n"] == len(i)
+            close(row["auc"], sk.roc_auc_score(y[i], s[i]), what=f"{name} {k} auc")
+            close(row["ece"], cut_error(p[i], y[i]), rtol=1e-9, what=f"{name} {k} ece")
+            close(row["acc"], ((p[i] > .5) == y[i]).mean(), what=f"{name} {k} acc")
+            if name != "None": close(row["tpr@best_f1"], (p[i] > t)[y[i] == 1].mean(), what=f"{name} {k} tpr")
+    assert report.metadata["threshold"]["value"] == t
+
+
 # ---------------------------------------------------------------- equity scaling, by the formulas of the papers
 
 def test_equity_scaled_variants():

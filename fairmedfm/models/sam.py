@@ -420,9 +420,11 @@ def load_sam3(spec:SegSpec, path) -> Sam3Net:
     folder = path if path.is_dir() else path.parent
     return Sam3Net(spec, detector, tracker, Tokens(spec, folder) if spec.text else None)
 
+_AS_TRAINED = {"vision_config": {"backbone_config": {"model_type": "sam3_vit_model", "layer_norm_eps": 1e-5}}}   # Meta's; transformers' default is 1e-6
+
 def _config3(path, part):
     held = beside(path) or {}
-    found = held.get(part) or (held if held.get("model_type") == "sam3" and part == "detector_config" else {})
+    found = held.get(part) or (held if held.get("model_type") == "sam3" and part == "detector_config" else _AS_TRAINED)
     return {k: v for k, v in found.items() if k not in ("model_type", "transformers_version", "architectures", "dtype")}
 
 def _no_random_start(lib):

@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core import InputError, Registry, plural, require, some
+from ..core import InputError, Registry, require, some
 from ..train.batches import seed_for
 
 # %% auto #0
 __all__ = ['PROMPTS', 'PER', 'pixels', 'tight_box', 'box_centre', 'deepest', 'prompt_chance', 'some_pixels', 'background_pixels',
-           'shaken_box', 'PromptPart', 'Plan', 'read_plan', 'objects', 'join', 'ask', 'correction', 'in_words',
-           'check_plan']
+           'shaken_box', 'PromptPart', 'Plan', 'read_plan', 'connected', 'objects', 'join', 'ask', 'correction',
+           'in_words', 'check_plan']
 
 # %% ../../nbs/45_usages.prompts.ipynb #c008
 def pixels(mask) -> np.ndarray:
@@ -145,15 +145,18 @@ def read_plan(name:str) -> Plan:
 # %% ../../nbs/45_usages.prompts.ipynb #c032
 PER = ("structure", "component")
 
-def objects(mask, per:str="structure", most:int=20) -> tuple[list[np.ndarray], int, int]:
-    "The masks to ask for, the number of connected pieces, and the pixels of pieces that are not asked for."
-    nd = require("scipy.ndimage", "seg", why="counting pieces")
+def connected(mask) -> tuple[np.ndarray, int]:
+    "The number of the connected piece of each pixel (0: background), and how many pieces there are; corners connect."
+    return require("scipy.ndimage", "seg", why="counting pieces").label(mask, np.ones((3,)*mask.ndim))
+
+def objects(mask, per:str="structure", most:int=20) -> tuple[list[np.ndarray], int]:
+    "The masks to ask for, the largest first, and the pixels of pieces that are not asked for; no mask if it is empty."
     if per not in PER: raise InputError(f"there is no prompt per {per!r}; choose {' or '.join(PER)}")
-    labels, n = nd.label(mask, np.ones((3,)*mask.ndim))
-    if per == "structure" or n < 2: return [mask] if n else [], n, 0
-    size = np.bincount(labels.ravel())[1:]
+    if per == "structure": return [mask] if mask.any() else [], 0
+    labels, n = connected(mask)
+    size = np.bincount(labels.ravel(), minlength=n + 1)[1:]
     order = np.argsort(-size, kind="stable")
-    return [labels == i + 1 for i in order[:most]], n, int(size[order[most:]].sum())
+    return [labels == i + 1 for i in order[:most]], int(size[order[most:]].sum())
 
 # %% ../../nbs/45_usages.prompts.ipynb #c036
 def join(parts) -> dict:

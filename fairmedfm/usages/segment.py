@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 from ..core import InputError, Notes, Registry, atomic_path, plural, require, some, write_text
 from ..data.core import FIRST_COLUMNS, Dataset, attribute_column, split_path
@@ -33,14 +34,14 @@ from ..models.core import RESIZE, rgb
 from ..models.promptable import AsItIs, Embedding, Frame, Picture, Prediction, RuleModel, published
 from ..report import FairnessReport, as_list, evaluate_segmentation
 from ..train.cache import Claim, Hashes, Pace, digest_of
-from .prompts import PER, Plan, ask, check_plan, correction, in_words, join, objects, read_plan
+from .prompts import PER, Plan, ask, check_plan, connected, correction, in_words, join, objects, read_plan
 
 # %% auto #0
 __all__ = ['READ', 'SEG_USAGES', 'METRICS', 'wanted', 'Case', 'read_options', 'read_case', 'in_8_bits', 'Shot', 'shots',
-           'as_published', 'embed', 'EmbeddingShelf', 'SegCache', 'ScoreBook', 'book_of', 'SegUsage', 'usage_prompts',
-           'SegRun', 'seg_run', 'united', 'answers', 'pair_scores', 'ahead', 'encoded', 'shot_lines', 'volume_lines',
-           'finish', 'walk', 'Segmented', 'segment', 'group_scores', 'gap_by_size', 'View', 'worst', 'view', 'draw',
-           'contact_sheet', 'save_worst']
+           'as_published', 'squared', 'own_frame', 'embed', 'EmbeddingShelf', 'SegCache', 'ScoreBook', 'book_of',
+           'SegUsage', 'usage_prompts', 'SegRun', 'seg_run', 'united', 'answers', 'pair_scores', 'ahead', 'encoded',
+           'shot_lines', 'volume_lines', 'finish', 'all_shots', 'walk', 'Segmented', 'segment', 'group_scores',
+           'gap_by_size', 'View', 'worst', 'view', 'draw', 'contact_sheet', 'save_worst']
 
 # %% ../../nbs/46_usages.segment.ipynb #c009
 def wanted(spec, pos_class=None) -> dict:
@@ -134,20 +135,22 @@ def as_published(shot:Shot, size:int) -> Shot:
     return replace(shot, image=image, truths={k: nearest(m) > 0 for k, m in shot.truths.items()}, spacing=mm)
 
 # %% ../../nbs/46_usages.segment.ipynb #c027
-def _squared(shot:Shot, model):
-    "The image for a network of pictures and the stretch per axis: pixels are made square where they differ by more than 5 %."
+def squared(shot:Shot, model) -> tuple[np.ndarray, tuple|None]:
+    "The image for a network of pictures, and its stretch per axis or `None`: pixels are made square where they differ by more than 5 %."
     mm = shot.spacing
     if shot.index is None or not mm or isinstance(model.transform, AsItIs) or max(mm) <= 1.05*min(mm) or model.protocol == "paper": return shot.image, None
     size = [max(1, round(n*s/min(mm))) for n, s in zip(shot.image.shape, mm)]
-    return np.array(rgb(shot.image).resize(size[::-1], 2)), [a/b for a, b in zip(size, shot.image.shape)]
+    return np.array(rgb(shot.image).resize(size[::-1], Image.Resampling.BILINEAR)), tuple(a/b for a, b in zip(size, shot.image.shape))
+
+def own_frame(frame:Frame, shot:Shot, stretch) -> Frame:
+    "The frame that counts the pixels of the shot."
+    return frame if stretch is None else replace(frame, grid=shot.image.shape[:2], scale=tuple(a*b for a, b in zip(frame.scale, stretch)))
 
 def embed(model, batch:list[Shot]) -> list[Embedding]:
     "The embeddings of shots, encoded together."
-    pictures, stretch = zip(*(_squared(s, model) for s in batch))
-    if len(batch) == 1: found = [model.set_image(pictures[0], batch[0].spacing)]
-    else: found = [replace(e, spacing=s.spacing) for e, s in zip(model.set_images(list(pictures)), batch)]
-    def own(e, shot, by): return e if by is None else replace(e, frame=replace(e.frame, grid=shot.image.shape[:2], scale=tuple(a*b for a, b in zip(e.frame.scale, by))))
-    return [own(*x) for x in zip(found, batch, stretch)]
+    pictures, stretch = zip(*(squared(s, model) for s in batch))
+    found = [model.set_image(pictures[0], batch[0].spacing)] if len(batch) == 1 else model.set_images(list(pictures))
+    return [replace(e, frame=own_frame(e.frame, s, by), spacing=s.spacing) for e, s, by in zip(found, batch, stretch)]
 
 # %% ../../nbs/46_usages.segment.ipynb #c032
 class EmbeddingShelf:
@@ -162,7 +165,8 @@ class EmbeddingShelf:
             version = (path.name, path.stat().st_mtime_ns)
             if version in self.seen: continue
             self.seen.add(version)
-            for i, entry in enumerate(_chunk_entries(path, self.digest)): self.known.setdefault(entry["key"], (path, i, entry))
+            for i, entry in enumerate(_chunk_entries(path, self.digest)):
+                if len(entry["names"]) > len(self.known.get(entry["key"], (0, 0, {"names": ()}))[2]["names"]): self.known[entry["key"]] = path, i, entry
     def __contains__(self, key): return key in self.known or key in self.waiting
     def __len__(self): return len(self.known)
 
@@ -180,13 +184,16 @@ def _crc(arrays) -> int:
     return crc
 
 # %% ../../nbs/46_usages.segment.ipynb #c034
-def _put(self, key:str, e:Embedding) -> Embedding:
+def _rounded(self, e:Embedding) -> Embedding:
+    "The embedding as it will be read: with `half`, rounded to half precision."
+    return replace(e, arrays={k: v.astype(np.float16).astype(v.dtype) if v.dtype == np.float32 else v for k, v in e.arrays.items()}) if self.half else e
+
+def _put(self, key:str, e:Embedding):
     "Keep an embedding; it is on disk when its chunk is full, or after `flush`."
-    if self.half: e = replace(e, arrays={k: v.astype(np.float16) if v.dtype == np.float32 else v for k, v in e.arrays.items()})
-    if not self.full and key not in self:
-        self.waiting[key] = e; self.size += sum(v.nbytes for v in e.arrays.values())
-        if self.size >= self.limit: self.flush()
-    return e
+    if self.full: return
+    self.waiting[key] = replace(e, arrays={k: v.astype(np.float16) if self.half and v.dtype == np.float32 else v for k, v in e.arrays.items()})
+    self.size += sum(v.nbytes for v in self.waiting[key].arrays.values())
+    if self.size >= self.limit: self.flush()
 
 def _flush(self):
     "Write what waits."
@@ -196,7 +203,8 @@ def _flush(self):
         self.say(f"the disk of {self.folder.parent.name} is nearly full: further embeddings are not kept"); return
     entries = [{"key": key, "frame": asdict(e.frame), "spacing": e.spacing, "names": sorted(e.arrays), "crc": _crc(e.arrays)} for key, e in self.waiting.items()]
     tensors = {f"{i}.{name}": np.ascontiguousarray(v) for i, e in enumerate(self.waiting.values()) for name, v in e.arrays.items()}
-    path = self.folder/f"{hashlib.sha256(''.join(self.waiting).encode()).hexdigest()[:20]}.safetensors"
+    name = hashlib.sha256("".join(f"{e['key']} {len(e['names'])};" for e in entries).encode()).hexdigest()[:20]
+    path = self.folder/f"{name}.safetensors"
     with atomic_path(path) as tmp:
         require("safetensors.numpy", "seg", why="keeping embeddings").save_file(tensors, str(tmp), metadata={"digest": self.digest, "entries": json.dumps(entries)})
     self.waiting, self.size = {}, 0
@@ -204,18 +212,21 @@ def _flush(self):
 
 def _get(self, key:str) -> Embedding|None:
     "The kept embedding, or `None` if it is not there or damaged."
-    if key not in self.known: return self.waiting.get(key)
+    if key in self.waiting: return _full(self.waiting[key])
+    if key not in self.known: return None
     path, i, entry = self.known[key]
     try:
         if self.file[0] != path: self.file = path, require("safetensors", "seg").safe_open(str(path), "np").__enter__()
         arrays = {name: self.file[1].get_tensor(f"{i}.{name}") for name in entry["names"]}
-        if _crc(arrays) == entry["crc"]: return Embedding(arrays, Frame(**{k: tuple(v) for k, v in entry["frame"].items()}), self.encoding, entry["spacing"] and tuple(entry["spacing"]))
-    except Exception as e:
-        if isinstance(e, InputError): raise
+        if _crc(arrays) == entry["crc"]: return _full(Embedding(arrays, Frame(**{k: tuple(v) for k, v in entry["frame"].items()}), self.encoding, entry["spacing"] and tuple(entry["spacing"])))
+    except InputError: raise
+    except Exception: pass                              # the file is gone or cut: as if its checksum were wrong
     self.say(f"a kept embedding in {path.name} is damaged; it is made again")
     self.known.pop(key)
 
-EmbeddingShelf.put, EmbeddingShelf.flush, EmbeddingShelf.get = _put, _flush, _get
+def _full(e): return replace(e, arrays={k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in e.arrays.items()})
+
+EmbeddingShelf.put, EmbeddingShelf.flush, EmbeddingShelf.get, EmbeddingShelf.rounded = _put, _flush, _get, _rounded
 
 # %% ../../nbs/46_usages.segment.ipynb #c038
 class SegCache:
@@ -381,10 +392,13 @@ def encoded(model, stream:Iterable[Shot], shelf:EmbeddingShelf|None=None, batch_
     def known(s): return s.image is None or shelf is not None and s.key in shelf
     def done():
         fresh = dict(zip((id(s) for s in missing), embed(model, missing))) if missing else {}
-        if shelf is not None: fresh = {id(s): shelf.put(s.key, fresh[id(s)]) for s in missing}
         for s in waiting:
-            e = None if s.image is None else fresh.get(id(s)) or shelf.get(s.key)
-            yield s, e if e is not None or s.image is None else shelf.put(s.key, embed(model, [s])[0])
+            e = None if s.image is None else fresh.get(id(s)) or shelf.get(s.key) or embed(model, [s])[0]
+            if e is None or shelf is None: yield s, e; continue
+            e = shelf.rounded(e)
+            size = len(e.arrays)
+            yield s, e
+            if s.key not in shelf or len(e.arrays) > size: shelf.put(s.key, e)                # an embedding of a volume may have grown
         waiting.clear(); missing.clear()
     for s in stream:
         waiting.append(s)
@@ -395,7 +409,7 @@ def encoded(model, stream:Iterable[Shot], shelf:EmbeddingShelf|None=None, batch_
 # %% ../../nbs/46_usages.segment.ipynb #c064
 def _shape_facts(truth) -> dict:
     edge = any(np.take(truth, k, axis).any() for axis in range(truth.ndim) for k in (0, -1))
-    return {"pieces": objects(truth)[1], "border": bool(edge)}
+    return {"pieces": connected(truth)[1], "border": bool(edge)}
 
 def shot_lines(model, embedding, shot:Shot, run:SegRun) -> list[dict]:
     "A line for each structure, prompt and round of a shot: scores, what was asked, the model's own guess of its IoU."
@@ -446,8 +460,8 @@ def finish(case:Case, run:SegRun) -> dict:
     return {"lines": [{**l, **unit} for l in lines], "slices": by_slice}
 
 # %% ../../nbs/46_usages.segment.ipynb #c070
-def walk(data:Dataset, model, run:SegRun, rows, cache:SegCache, shelf, batch_size:int=1, workers:int=0, bad:dict|None=None) -> Iterator[tuple[Shot, Embedding|None]]:
-    "Every shot of the rows with its embedding, in order. Rows that cannot be read go to `bad` with the reason."
+def all_shots(data:Dataset, run:SegRun, rows, cache:SegCache, workers:int=0, bad:dict|None=None) -> Iterator[Shot]:
+    "Every shot of the rows, in order. Rows that cannot be read go to `bad` with the reason; without it they are errors."
     def read(row):
         try:
             case = read_case(data, row, run.structures, run.read)
@@ -456,12 +470,14 @@ def walk(data:Dataset, model, run:SegRun, rows, cache:SegCache, shelf, batch_siz
         except InputError as e:
             if bad is None: raise
             bad[int(row)] = str(e)
-    def stream():
-        for case in ahead(read, rows, workers):
-            if case is None: continue
-            if SEG_USAGES[run.usage].solid and not case.is_volume: raise InputError(f"row {case.row + 1} (id {case.id!r}) is a picture, and usage {run.usage} is for volumes; use --usage seg2d")
-            for s in shots(case, run.read, run.solid, run.everywhere): yield as_published(s, run.size) if run.size else s
-    yield from encoded(model, stream(), shelf, batch_size)
+    for case in ahead(read, rows, workers):
+        if case is None: continue
+        if SEG_USAGES[run.usage].solid and not case.is_volume: raise InputError(f"row {case.row + 1} (id {case.id!r}) is a picture, and usage {run.usage} is for volumes; use --usage seg2d")
+        for s in shots(case, run.read, run.solid, run.everywhere): yield as_published(s, run.size) if run.size else s
+
+def walk(data:Dataset, model, run:SegRun, rows, cache:SegCache, shelf, batch_size:int=1, workers:int=0, bad:dict|None=None) -> Iterator[tuple[Shot, Embedding|None]]:
+    "Every shot of the rows with its embedding, in order."
+    yield from encoded(model, all_shots(data, run, rows, cache, workers, bad), shelf, batch_size)
 
 # %% ../../nbs/46_usages.segment.ipynb #c073
 @dataclass
@@ -487,11 +503,13 @@ def _pieces(rows, keys, size) -> list[tuple[str, list]]:
 def _work(data, model, run, rows, keys, cache, shelf, claim, batch_size, workers, bad, pace) -> dict:
     "The finished cases of a piece by their key."
     out = {}
-    for shot, embedding in walk(data, model, run, rows, cache, shelf, batch_size, workers, bad):
-        if shot.image is not None: shot.case.lines += shot_lines(model, embedding, shot, run)
-        if claim: claim.touch()
-        if shot.last: out[keys[shot.case.row]] = finish(shot.case, run); pace.step()
-    if shelf is not None: shelf.flush()
+    try:
+        for shot, embedding in walk(data, model, run, rows, cache, shelf, batch_size, workers, bad):
+            if shot.image is not None: shot.case.lines += shot_lines(model, embedding, shot, run)
+            if claim: claim.touch()
+            if shot.last: out[keys[shot.case.row]] = finish(shot.case, run); pace.step()
+    finally:
+        if shelf is not None: shelf.flush()
     return out
 
 # %% ../../nbs/46_usages.segment.ipynb #c074
