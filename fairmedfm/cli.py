@@ -21,15 +21,15 @@ from .core import InputError, Notes, plural, some, unknown_name
 
 # %% auto #0
 __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTIONS', 'MASK_OPTIONS', 'BOTH_OPTIONS',
-           'OUTPUT_OPTIONS', 'SCORE_OPTIONS', 'KINDS', 'TASKS', 'FORMATS', 'OUTPUTS', 'DEMO_OPTIONS', 'DEMO_NEXT',
-           'SCORE_ABOUT', 'COMMANDS', 'Option', 'add_options', 'number', 'whole', 'read_bins', 'read_structures',
-           'read_tolerance', 'read_numbers', 'read_word', 'read_words', 'Parser', 'stray', 'take_table', 'values_of',
-           'in_flags', 'possible_kinds', 'choose_kind', 'split_names', 'find_roles', 'attributes_of', 'columns_used',
-           'flat', 'open_tables', 'all_columns', 'read_frame', 'group_column', 'group_frame', 'class_names',
-           'labels_and_scores', 'keywords', 'check_finite', 'from_one', 'score_classes', 'folder_of', 'score_masks',
-           'score_dice', 'found_by_name', 'found_line', 'their_words', 'report_of', 'make_report', 'check_outputs',
-           'write_outputs', 'say', 'put', 'let_go', 'on_terminal', 'emit', 'score', 'demo_table', 'explain',
-           'demo_report', 'demo', 'Command', 'build_parser', 'parse', 'main']
+           'SURE_OPTIONS', 'OUTPUT_OPTIONS', 'SCORE_OPTIONS', 'KINDS', 'TASKS', 'QUICK', 'FORMATS', 'OUTPUTS',
+           'DEMO_OPTIONS', 'DEMO_NEXT', 'SCORE_ABOUT', 'COMMANDS', 'Option', 'add_options', 'number', 'whole',
+           'read_bins', 'read_structures', 'read_tolerance', 'read_numbers', 'read_word', 'read_words', 'Parser',
+           'stray', 'take_table', 'values_of', 'in_flags', 'possible_kinds', 'choose_kind', 'split_names', 'find_roles',
+           'attributes_of', 'columns_used', 'flat', 'open_tables', 'all_columns', 'read_frame', 'group_column',
+           'group_frame', 'class_names', 'labels_and_scores', 'keywords', 'check_finite', 'from_one', 'intervals',
+           'score_classes', 'folder_of', 'score_masks', 'score_dice', 'found_by_name', 'found_line', 'their_words',
+           'report_of', 'make_report', 'check_outputs', 'write_outputs', 'say', 'put', 'let_go', 'on_terminal', 'emit',
+           'score', 'demo_table', 'explain', 'demo_report', 'demo', 'Command', 'build_parser', 'parse', 'main']
 
 # %% ../nbs/60_cli.ipynb #c009
 class Option(NamedTuple):
@@ -188,13 +188,22 @@ BOTH_OPTIONS = (
     Option("--metrics", "what to score", "more metrics: ppv npv brier average_precision ..., of masks: dice iou hd95 asd nsd rvd",
            "NAME", "list", "metrics", (CLS, MASKS)),
 )
+SURE_OPTIONS = (
+    Option("--ci", "uncertainty", "intervals, tests and verdicts at this level, such as 0.95 (an .html report has them by default)", "LEVEL", "", "ci", (), number),
+    Option("--clusters", "uncertainty", "column of patients, when patients have several rows: patients are then the unit", "COLUMN"),
+    Option("--resamples", "uncertainty", "shuffles of the tests and draws of a bootstrap (default: 1000)", "N", "", "n_resamples", (), whole),
+    Option("--seed", "uncertainty", "their seed (default: 0)", "N", "", "random_state", (), whole),
+    Option("--tolerance", "uncertainty", "differences up to here do not matter", "SIZE", "", "tolerance", (), number),
+    Option("--min-group-size", "uncertainty", "smaller groups are named and not compared (default: 10)", "N", "", "min_group_size", (), whole),
+    Option("--correction", "uncertainty", "for many comparisons (default: holm)", ("holm", "bh", "none"), "", "correction"),
+)
 OUTPUT_OPTIONS = (
-    Option("--output -o", "output", "write the report to a file: .json (all of it), .csv (the groups) or .md; may be repeated",
+    Option("--output -o", "output", "write the report to a file: .html, .json (all of it), .csv (the groups) or .md; may be repeated",
            "FILE", "again"),
     Option("--format", "output", "what to print (default: table on a terminal, json elsewhere)", ("table", "json", "markdown")),
     Option("--quiet -q", "output", "no warnings on stderr; they stay in the report"),
 )
-SCORE_OPTIONS = TABLE_OPTIONS + BOTH_OPTIONS + GROUP_OPTIONS + CLASS_OPTIONS + MASK_OPTIONS + OUTPUT_OPTIONS
+SCORE_OPTIONS = TABLE_OPTIONS + BOTH_OPTIONS + GROUP_OPTIONS + CLASS_OPTIONS + MASK_OPTIONS + SURE_OPTIONS + OUTPUT_OPTIONS
 
 # %% ../nbs/60_cli.ipynb #c044
 class Parser(argparse.ArgumentParser):
@@ -290,7 +299,7 @@ def find_roles(columns, given:dict):
     "What each column is: as typed, else by its common name."
     from fairmedfm.tables import find_columns
     named = {k: split_names(given[k], columns) for k in ("label", "score", "sensitive", "dice") if k in given}
-    for name in [*named.get("dice", ()), *given.get("bins", ()), *([given["weight"]] if "weight" in given else ())]:
+    for name in [*named.get("dice", ()), *given.get("bins", ()), *(given[k] for k in ("weight", "clusters") if k in given)]:
         if name not in columns: raise unknown_name("column", name, columns)
     named |= {k: named[k][0] for k in ("dice",) if k in named} | {k: given[k] for k in ("pred_mask", "true_mask") if k in given}
     roles = find_columns(columns, **named)
@@ -320,7 +329,7 @@ def columns_used(roles, kind:str, given:dict) -> dict:
     elif kind == MASKS: used = {"pred_mask": roles.pred_mask, "true_mask": roles.true_mask}
     elif roles.findings: used = {role: [pair[i] for pair in roles.findings.values()] for i, role in enumerate(("label", "score"))}
     else: used = {"label": roles.label, "score": roles.score or list(roles.classes.values())}
-    return {**used, **({"weight": given["weight"]} if "weight" in given else {}), "sensitive": attributes_of(roles, given)}
+    return {**used, **{k: given[k] for k in ("weight", "clusters") if k in given}, "sensitive": attributes_of(roles, given)}
 
 def flat(used:dict) -> list:
     "All the column names in it, once each."
@@ -472,24 +481,33 @@ def from_one(text) -> str:
     "A sentence in which rows count from 1, as people count the rows of a table below its header."
     return re.sub(r"\brow (\d+(?:, \d+)*)", lambda m: "row " + re.sub(r"\d+", lambda d: str(int(d[0]) + 1), m[1]), str(text))
 
-# %% ../nbs/60_cli.ipynb #c109
+# %% ../nbs/60_cli.ipynb #c110
+QUICK = 50_000                      # rows up to which an .html report gets intervals by itself
+
+def intervals(frame, given:dict) -> dict:
+    "The level of intervals that a page gets by default, and the patients that are their unit."
+    page = any(str(p).lower().endswith(".html") for p in given.get("output", ()))
+    level = {} if "ci" in given or not page or len(frame) > QUICK else {"ci": 0.95}
+    return {**level, **({"clusters": frame[given["clusters"]]} if "clusters" in given else {})}
+
+# %% ../nbs/60_cli.ipynb #c112
 def score_classes(frame, roles, groups, given:dict, notes):
     "The report of labels and scores."
     from fairmedfm.report import evaluate
     y, s, more = labels_and_scores(frame, roles, given, notes)
     check_finite(s)
     weight = {"sample_weight": frame[given["weight"]]} if "weight" in given else {}
-    report = evaluate(y, s, groups, **{"missing": "drop", **keywords(given, CLS), **more, **weight})
+    report = evaluate(y, s, groups, **{"missing": "drop", **keywords(given, CLS), **more, **weight, **intervals(frame, given)})
     if "score_type" in more: report.metadata["score_type"] = f"logit (the column is called {roles.score!r})"
     return report
 
-# %% ../nbs/60_cli.ipynb #c112
+# %% ../nbs/60_cli.ipynb #c115
 def folder_of(column, table, metadata, given) -> Path:
     "The folder that paths in a column are relative to: that of its table."
     source = given["predictions"] if metadata is None or column in table.columns else given["metadata"]
     return Path(".") if source == "-" else Path(source).expanduser().parent
 
-# %% ../nbs/60_cli.ipynb #c114
+# %% ../nbs/60_cli.ipynb #c117
 def score_masks(frame, used, folder:Callable, groups, given:dict):
     "The report of masks in files; `folder` tells which one the paths of a column are relative to."
     from fairmedfm.report import evaluate_segmentation
@@ -497,16 +515,16 @@ def score_masks(frame, used, folder:Callable, groups, given:dict):
     files = lambda column: resolve_paths(frame[column], folder(column), allow_outside="allow_outside" in given, column=column)
     try: pred, true = files(used["pred_mask"]), files(used["true_mask"])
     except InputError as e: raise InputError(f"{e} (--allow-outside accepts such paths)" if "of the folder" in str(e) else e) from None
-    return evaluate_segmentation(groups, pred_masks=pred, true_masks=true, **keywords(given, MASKS))
+    return evaluate_segmentation(groups, pred_masks=pred, true_masks=true, **keywords(given, MASKS), **intervals(frame, given))
 
-# %% ../nbs/60_cli.ipynb #c116
+# %% ../nbs/60_cli.ipynb #c119
 def score_dice(frame, used, groups, given:dict):
     "The report of Dice values."
     from fairmedfm.report import evaluate_segmentation
     columns = used["dice"]
-    return evaluate_segmentation(groups, dice=frame[columns[0]] if len(columns) == 1 else frame[columns], **keywords(given, DICE))
+    return evaluate_segmentation(groups, dice=frame[columns[0]] if len(columns) == 1 else frame[columns], **keywords(given, DICE), **intervals(frame, given))
 
-# %% ../nbs/60_cli.ipynb #c119
+# %% ../nbs/60_cli.ipynb #c122
 def found_by_name(used:dict, given:dict) -> dict:
     "The part of the columns that nobody typed."
     return {role: names for role, names in used.items() if role not in given}
@@ -518,20 +536,20 @@ def found_line(found:dict) -> str:
     "`columns found by name: label 'y_true', score 'y_score', sensitive 'sex', 'age'`."
     return "columns found by name: " + ", ".join(_told(role, names) for role, names in found.items())
 
-# %% ../nbs/60_cli.ipynb #c121
+# %% ../nbs/60_cli.ipynb #c124
 def their_words(used:dict) -> dict:
     "What the library calls the labels, scores and weights, and what the table does."
     own = (("y_true", "label", "the labels"), ("y_score", "score", "the scores"), ("sample_weight", "weight", "the weights"))
     return {word: repr(used[role]) if isinstance(used[role], str) else several for word, role, several in own if role in used}
 
-# %% ../nbs/60_cli.ipynb #c123
+# %% ../nbs/60_cli.ipynb #c126
 def report_of(kind:str, frame, roles, used:dict, groups, folder:Callable, given:dict, notes):
     "The report of a table of any kind."
     if kind == MASKS: return score_masks(frame, used, folder, groups, given)
     try: return score_classes(frame, roles, groups, given, notes) if kind == CLS else score_dice(frame, used, groups, given)
     except InputError as e: raise InputError(from_one(e)) from None
 
-# %% ../nbs/60_cli.ipynb #c125
+# %% ../nbs/60_cli.ipynb #c128
 def make_report(given:dict, notes) -> tuple:
     "`(report, line about columns found by name)` for the arguments of `score`."
     table, metadata = open_tables(given, notes)
@@ -552,9 +570,10 @@ def make_report(given:dict, notes) -> tuple:
     report.warnings = list(dict.fromkeys(in_flags(w, kind, their_words(used)) for w in [*notes, *report.warnings]))
     return report, found_line(found) if found else ""
 
-# %% ../nbs/60_cli.ipynb #c128
+# %% ../nbs/60_cli.ipynb #c131
 FORMATS = {"table": str, "json": lambda r: r.to_json(), "markdown": lambda r: r.to_markdown()}
-OUTPUTS = {".json": lambda r, path: r.to_json(path), ".csv": lambda r, path: r.to_csv(path), ".md": lambda r, path: r.to_markdown(path)}
+OUTPUTS = {".json": lambda r, path: r.to_json(path), ".csv": lambda r, path: r.to_csv(path), ".md": lambda r, path: r.to_markdown(path),
+           ".html": lambda r, path: r.to_html(path), ".tex": lambda r, path: r.to_latex(path)}
 
 def check_outputs(given:dict) -> None:
     "Raise for an output that cannot be written."
@@ -567,21 +586,21 @@ def check_outputs(given:dict) -> None:
         if path.exists() and any(s.exists() and s.samefile(path) for s in sources):
             raise InputError(f"--output {path} is the table that is read; give another name")
 
-# %% ../nbs/60_cli.ipynb #c130
+# %% ../nbs/60_cli.ipynb #c133
 def write_outputs(report, given:dict) -> None:
     "The report into every file that was asked for."
     for path in map(Path, given.get("output", ())):
         try: OUTPUTS[path.suffix.lower()](report, path)
         except OSError as e: raise InputError(f"cannot write {path}: {e.strerror or e}") from None
 
-# %% ../nbs/60_cli.ipynb #c133
+# %% ../nbs/60_cli.ipynb #c136
 def say(kind:str, text:str) -> None:
     "One line on stderr."
     if sys.stderr is not None: print(f"fairmedfm: {kind}{': ' if kind else ''}{_visible(' '.join(str(text).split()))}", file=sys.stderr)
 
 def _visible(text): return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
 
-# %% ../nbs/60_cli.ipynb #c135
+# %% ../nbs/60_cli.ipynb #c138
 def put(text:str, is_json:bool=False) -> None:
     "Text on stdout, whatever its encoding can hold."
     text, code = text if is_json else _visible(text), getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -593,7 +612,7 @@ def put(text:str, is_json:bool=False) -> None:
     except BrokenPipeError: raise
     except OSError as e: let_go(); raise InputError(f"cannot write to standard output: {e.strerror or e}") from None
 
-# %% ../nbs/60_cli.ipynb #c137
+# %% ../nbs/60_cli.ipynb #c140
 def let_go() -> None:
     "Whatever is left for stdout goes nowhere; no complaint at exit."
     try: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -603,7 +622,7 @@ def on_terminal() -> bool:
     "Whether a person reads stdout."
     return bool(getattr(sys.stdout, "isatty", lambda: False)())
 
-# %% ../nbs/60_cli.ipynb #c139
+# %% ../nbs/60_cli.ipynb #c142
 def emit(report, given:dict, line:str="", default:str|None=None) -> None:
     "Write the files, print the report, and say on stderr what has to be said."
     form = given.get("format") or default or ("table" if on_terminal() else "json")
@@ -614,7 +633,7 @@ def emit(report, given:dict, line:str="", default:str|None=None) -> None:
             for w in report.warnings: say("warning", w)
     put(FORMATS[form](report), form == "json")
 
-# %% ../nbs/60_cli.ipynb #c141
+# %% ../nbs/60_cli.ipynb #c144
 def score(given:dict) -> int:
     "`fairmedfm score`: 0, or 3 when no attribute has two groups that can be compared."
     check_outputs(given)
@@ -624,13 +643,13 @@ def score(given:dict) -> int:
     say("", "nothing could be compared: no attribute has two groups that can be evaluated")
     return 3
 
-# %% ../nbs/60_cli.ipynb #c143
+# %% ../nbs/60_cli.ipynb #c146
 def demo_table() -> str:
     "The text of the table that comes with the package."
     from importlib.resources import files
     return files("fairmedfm").joinpath("data", "nhefs.csv").read_text(encoding="utf-8")
 
-# %% ../nbs/60_cli.ipynb #c146
+# %% ../nbs/60_cli.ipynb #c149
 def _ends(report, gap:str, column:str) -> tuple:
     "Of the attribute with the largest `gap`: names of the groups with the smallest and the largest value, and the two values."
     name = report.summary[gap].idxmax()
@@ -657,7 +676,7 @@ def explain(report, event:str="died") -> list:
             f"Few cases say little: {pos[vague]:,} {event} in {vague[0]} {vague[1]}, so the {g.loc[vague, at]:.0%} found there may be "
             f"{sway.max():.0f} points more or less; the gap by {vague[0]} is {eo:.0f} points."]
 
-# %% ../nbs/60_cli.ipynb #c147
+# %% ../nbs/60_cli.ipynb #c150
 def demo_report():
     "The report of the table that comes with the package."
     import io
@@ -666,7 +685,7 @@ def demo_report():
     people = pd.read_csv(io.StringIO(demo_table()))
     return evaluate(people["y_true"], people["y_score"], people[["sex", "race", "age"]], bins={"age": [40, 60]})
 
-# %% ../nbs/60_cli.ipynb #c149
+# %% ../nbs/60_cli.ipynb #c152
 DEMO_OPTIONS = (Option("--save", "output", "write the table itself to a file, to try fairmedfm score on it", "FILE"), *OUTPUT_OPTIONS)
 DEMO_NEXT = "Your own table: fairmedfm score predictions.csv --sensitive sex age --bins age=40,60"
 
@@ -681,7 +700,7 @@ def demo(given:dict) -> int:
     if given.get("format", "table") == "table": put("\n".join(lines))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c153
+# %% ../nbs/60_cli.ipynb #c156
 class Command(NamedTuple):
     "One command: `run` takes the arguments given and returns the exit code."
     name: str
@@ -691,7 +710,7 @@ class Command(NamedTuple):
     about: str = ""                 # more for its own help
     table: bool = False             # takes a table of predictions
 
-# %% ../nbs/60_cli.ipynb #c155
+# %% ../nbs/60_cli.ipynb #c158
 SCORE_ABOUT = """Columns are found by their common names (label, y_true, target; score, y_score, prob; label_x with score_x; prob_0 prob_1;
 dice; pred_mask with gt_mask) unless they are named. Tables: CSV and relatives, Parquet, Feather, Excel, JSON, JSON Lines,
 also packed (.gz .bz2 .xz .zip). Exit codes: 0 fine, 2 something to mend, 3 nothing could be compared.
@@ -711,7 +730,7 @@ COMMANDS = (
             "logistic regression on other factors of 1971 gave them. It works offline."),
 )
 
-# %% ../nbs/60_cli.ipynb #c157
+# %% ../nbs/60_cli.ipynb #c160
 def build_parser(commands=COMMANDS) -> Parser:
     "The parser of the whole command line."
     from fairmedfm import __version__
@@ -726,7 +745,7 @@ def build_parser(commands=COMMANDS) -> Parser:
         add_options(sub, c.options)
     return parser
 
-# %% ../nbs/60_cli.ipynb #c159
+# %% ../nbs/60_cli.ipynb #c162
 def parse(argv, commands=COMMANDS) -> tuple:
     "`(command, arguments given)`."
     names = {c.name: c for c in commands}
@@ -741,7 +760,7 @@ def parse(argv, commands=COMMANDS) -> tuple:
     if rest: raise stray(rest, command.options)
     return command, values_of(take_table(given, command.options) if command.table else given, command.options)
 
-# %% ../nbs/60_cli.ipynb #c163
+# %% ../nbs/60_cli.ipynb #c166
 def main(argv=None) -> int:
     """Run a command line (by default the program's own); returns the exit code: 0 fine, 2 something to mend, 3 nothing could be compared,
     1 a bug, 130 interrupted, 141 pipe closed."""

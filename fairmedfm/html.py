@@ -24,16 +24,16 @@ from .core import InputError, Notes, plural, require, some, unknown_name, write_
 from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS
 from .metrics import METRICS, Comparison, metric_parts
-from .plots import (NAMES, REST, Asked, clean, column_of, counts, dice_by_group, dice_by_size, differences, draw_calibration, draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers,
+from .plots import (NAMES, REST, Asked, clean, column_of, confidence_of, counts, dice_by_group, dice_by_size, differences, draw_calibration, draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers,
                              pick, to_svg, tolerance_of, trade_off, units, verdict_kind, words)
 from .report import FairnessReport, _assumptions, _behind, _cell, _headline, _plain, _shown
 
 # %% auto #0
-__all__ = ['FRAMES', 'NO_INTERVALS', 'BY_CHANCE', 'RANGES', 'BETTER', 'SUMMARY_WORDS', 'UNCERTAINTY_WORDS', 'WHOLE', 'CAPTIONS',
-           'HEADINGS', 'MOST_SHELVES', 'GROUPING', 'MOST_CURVES', 'CARD', 'TEMPLATES', 'SETTINGS', 'frames', 'numbers',
-           'fingerprint', 'Sentence', 'detectable_of', 'headline_metrics', 'in_short', 'definitions', 'SimpleText',
-           'Cell', 'Table', 'cell', 'groups_table', 'interval_lookup', 'summary_table', 'frame_table', 'Picture',
-           'page_style', 'new_axes', 'Album', 'Shelf', 'overview', 'by_metric', 'Samples', 'comparisons',
+__all__ = ['FRAMES', 'UNCLEAR', 'NO_INTERVALS', 'BY_CHANCE', 'RANGES', 'BETTER', 'SUMMARY_WORDS', 'UNCERTAINTY_WORDS', 'WHOLE',
+           'CAPTIONS', 'HEADINGS', 'MOST_SHELVES', 'GROUPING', 'MOST_CURVES', 'CARD', 'TEMPLATES', 'SETTINGS', 'frames',
+           'numbers', 'fingerprint', 'Sentence', 'detectable_of', 'headline_metrics', 'in_short', 'definitions',
+           'SimpleText', 'Cell', 'Table', 'cell', 'groups_table', 'interval_lookup', 'summary_table', 'frame_table',
+           'Picture', 'page_style', 'new_axes', 'Album', 'Shelf', 'overview', 'by_metric', 'Samples', 'comparisons',
            'threshold_of', 'curves', 'card_fields', 'some_words', 'script_json', 'facts', 'assumptions', 'smallest',
            'to_html', 'page', 'tex', 'to_latex']
 
@@ -94,11 +94,11 @@ def _proven(report, metric, target) -> list:
     "Sentences from the pairs of groups that have an interval: each difference shown, then what was shown alike, then what cannot be told."
     out, (name, column, title, better) = [], column_of(report, metric)
     tolerance, t = tolerance_of(report, name), pair_numbers(report, metric, target=target)
-    detect = detectable_of(report, name, target)
+    detect, level = detectable_of(report, name, target), f"{c:.0%} " if (c := confidence_of(report)) else ""
     t["kind"] = [verdict_kind(v) if v is not None and v == v else "different" if lo > 0 or hi < 0 else "unclear" for v, lo, hi in zip(t["verdict"], t["low"], t["high"])]
     for a, part in t[t["low"].notna()].groupby("attribute", sort=False):
         for r in part[part["kind"] == "different"].itertuples():
-            out.append(Sentence(f"{_label(title, a, target)}: {clean(r.group_a)} is {_side(r.difference, title, better)} than {_other(r.group_b)}; interval of the difference {_n(r.low)} to {_n(r.high)}.", "different"))
+            out.append(Sentence(f"{_label(title, a, target)}: {clean(r.group_a)} is {_side(r.difference, title, better)} than {_other(r.group_b)}; {level}interval of the difference {_n(r.low)} to {_n(r.high)}.", "different"))
         for kind, say in (("alike", _alike), ("unclear", _unclear)):
             rest = part[part["kind"] == kind]
             if len(rest): out.append(Sentence(f"{_label(title, a, target)}: " + say(rest, tolerance, detect), kind))
@@ -124,10 +124,10 @@ def _alike(t, tolerance, detect): return f"{_pairs(t)} differ by less than the t
 
 def _unclear(t, tolerance, detect):
     found = [d for k in zip(t["attribute"], t["group_a"], t["group_b"]) if np.isfinite(d := detect.get(k, np.nan))]
-    power = "" if not found else f" Differences of less than {_n(max(found))} would often go unseen in data of this size."
+    power = "" if not found else f" Differences below {_n(max(found))} would often go unseen in data of this size."
     lone = t[(t["low"] > 0) | (t["high"] < 0)]
     almost = "" if not len(lone) else f" Alone, the interval of {_pairs(lone)} would leave out zero; corrected for the number of comparisons it is not enough."
-    return f"{_pairs(t)}: the data are compatible with differences from {_reach(t)}.{almost}{power} No difference shown is not the same as no difference."
+    return f"{_pairs(t)}: the data are compatible with differences from {_reach(t)}.{almost}{power}"
 
 # %% ../nbs/07_html.ipynb #c017
 def headline_metrics(report) -> list:
@@ -146,7 +146,9 @@ def in_short(report, most:int=8) -> tuple:
     kept = sorted(out, key=lambda s: rank[s.verdict])[:most] if len(out) > most else out
     more = [s for s in out if s not in kept]
     if more: kept = [*kept, Sentence("In the tables below: " + ", ".join(f"{plural(sum(s.verdict == v for s in more), 'more finding')} of “{w}”" for v, w in (("different", "shown different"), ("unclear", "cannot say"), ("alike", "shown alike")) if any(s.verdict == v for s in more)) + ".")]
-    return kept, "" if proven else NO_INTERVALS + BY_CHANCE[report.task]
+    return kept, NO_INTERVALS + BY_CHANCE[report.task] if not proven else UNCLEAR if any(s.verdict == "unclear" for s in out) else ""
+
+UNCLEAR = "“Cannot say” is not “no difference”: the data allow for every difference in the stated range, zero or not."
 
 NO_INTERVALS = "Differences without intervals may be noise. This report was made without intervals, so it shows where to look, not what is real: groups that a model serves equally well also differ in a sample"
 BY_CHANCE = {"cls": "; two groups of 100 people with the same true AUC of 0.80 show a gap of 0.065 on average.", "seg": ", the more the smaller they are."}
@@ -335,15 +337,15 @@ def _about(report, album, target) -> list:
     metric = (headline_metrics(report) or [None])[0]
     if metric is None: return []
     title, end = column_of(report, metric)[2], f", {clean(target)}" if target else ""
-    return [album.add(forest, report, metric, target=target, title=f"{title} by group{end}", caption=f"{title} of every group" + (" with intervals" if "intervals" in frames(report) else "") + "; the dashed line is everybody."),
-            album.add(differences, report, metric, target=target, title=f"Differences in {title} between groups{end}", caption="Who is ahead of whom: each difference is the first group's value minus the second's.")]
+    return [album.add(forest, report, metric, target=target, title=f"{title} by group{end}", caption=f"{title[0].upper()}{title[1:]} of every group" + (" with intervals" if "intervals" in frames(report) else "") + "; the dashed line is everybody."),
+            album.add(differences, report, metric, target=target, values=False, title=f"Differences in {title} between groups{end}", caption="Who is ahead of whom: each difference is the first group's value minus the second's.")]
 
 def by_metric(report, album) -> list:
     "Folded shelves: the other metrics of one question, or every question of several."
     if report.targets: return [Shelf(clean(t), [*_about(report, album, t), album.add(counts, report, target=t, title=f"Samples by group, {clean(t)}")]) for t in report.targets[:MOST_SHELVES]]
     rest = [m for m in ([*headline_metrics(report)[1:], *(m for m in ("tnr", "ece") if m in report.by_group)] if report.task == "cls" else headline_metrics(report)[1:])]
     rest = [m for m in rest if report.by_group[column_of(report, m)[1]].notna().any()]
-    return [Shelf(words(column_of(report, m)[1]), [album.add(forest, report, m, title=f"{words(m)} by group"), album.add(differences, report, m, title=f"Differences in {words(m)}")]) for m in rest]
+    return [Shelf(words(column_of(report, m)[1]), [album.add(forest, report, m, title=f"{words(m)} by group"), album.add(differences, report, m, values=False, title=f"Differences in {words(m)}")]) for m in rest]
 
 MOST_SHELVES = 20
 

@@ -423,7 +423,7 @@ def _recalibration(g, slope:bool, steps:int=50):
             size = np.maximum(1, np.maximum(np.abs(da), np.abs(db)))
             a, b = a + da / size, b + db / size
             if not (np.maximum(np.abs(da), np.abs(db))[~undefined] > 1e-10).any(): break
-        done = np.maximum(np.abs(da), np.abs(db)) <= 1e-6
+        done = (np.maximum(np.abs(da), np.abs(db)) <= 1e-6) & (haa > 1e-9 * g.n)        # without curvature there is no maximum to find
     return np.where(undefined | ~done, np.nan, b if slope else a)
 
 # %% ../nbs/02_metrics.ipynb #c074

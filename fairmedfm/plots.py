@@ -215,6 +215,7 @@ def forest(
     metric=None,      # a metric of the report; default: AUC, or Dice
     *, attribute=None,# one attribute; default: all of them, one below the other
     target=None,      # one question of several; default: the first
+    values:bool=True, # write the numbers at the right
     ax=None,          # axes to draw into
 ):
     "A metric in every group, with its interval where the report has one, and the value over everybody as a line. Returns the axes."
@@ -225,7 +226,7 @@ def forest(
         if attribute is None: rows.heading(a)
         for lines, r in zip(short_names(part["group"]), part.itertuples()):
             note = f"{_show(r.value)}" + (f"  [{_show(r.low)}, {_show(r.high)}]" if r.low == r.low else "") if r.value == r.value else f"– {r.skipped}" if r.skipped else "–"
-            at.append(rows.add(_with_n(lines, r.n), note))
+            at.append(rows.add(_with_n(lines, r.n), note if values or r.value != r.value else ""))
     whole = (report.overall[str(target or report.targets[0])] if report.targets else report.overall).get(column, np.nan)
     ax, ink = _axes(ax, rows.height), look(0)
     ax.hlines(at, t["low"].fillna(t["value"]), t["high"].fillna(t["value"]), color=ink.colour, lw=2)
@@ -281,7 +282,9 @@ def differences(
     report,            # a `FairnessReport`
     metric=None,       # a metric of the report; default: AUC, or Dice
     *, tolerance=None, # what is too small to matter; default: the tolerance of the report's verdicts
-    attribute=None, target=None, ax=None,
+    attribute=None, target=None,
+    values:bool=True,  # write the numbers at the right
+    ax=None,
 ):
     "Signed differences between groups (first − second), with intervals and the tolerance band where the report has them. Returns the axes."
     name, column, title, better = column_of(report, metric)
@@ -292,7 +295,7 @@ def differences(
         for r in part.itertuples():
             pair = [*short(r.group_a, 24, 1), *(["the rest"] if r.group_b == REST else short(r.group_b, 24, 1))]
             lines = [" − ".join(pair)] if len(pair) == 2 and sum(map(len, pair)) < 16 else [f"{pair[0]} −", *pair[1:]]
-            at.append(rows.add(_with_n([*lines[:-1], lines[-1]], f"n = {r.n_a:,.0f}, {r.n_b:,.0f}"), _signed(r.difference) + (f"  [{_signed(r.low)}, {_signed(r.high)}]" if r.low == r.low else "")))
+            at.append(rows.add(_with_n([*lines[:-1], lines[-1]], f"n = {r.n_a:,.0f}, {r.n_b:,.0f}"), "" if not values else _signed(r.difference) + (f"  [{_signed(r.low)}, {_signed(r.high)}]" if r.low == r.low else "")))
     ax, kinds, known = _axes(ax, rows.height + .35), [verdict_kind(v) for v in t["verdict"]], t["low"].notna().any()
     if tolerance: ax.axvspan(-tolerance, tolerance, color=BAND, lw=0, zorder=0)
     ax.axvline(0, color=INK, lw=1)

@@ -8,6 +8,7 @@ Docs: https://fairmedfm.github.io/fairmedfm/report.html.md"""
 from __future__ import annotations
 
 import html
+import importlib
 import json
 import math
 from dataclasses import dataclass, field
@@ -19,10 +20,11 @@ from .core import InputError, Notes, plural, some, write_text
 from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS, dice_summary, dice_values, group_table, mask_scores
 from .metrics import PUBLISHED, Comparison, Ranking, metric_parts, read_threshold
+from .uncertainty import REST, mask_uncertainty, uncertainty
 
 # %% auto #0
-__all__ = ['COUNTS', 'SUMMARY', 'SHOWN', 'group_columns', 'summary_row', 'FairnessReport', 'render_text', 'render_html',
-           'as_list', 'unknown_table', 'evaluate', 'evaluate_segmentation']
+__all__ = ['COUNTS', 'SUMMARY', 'SHOWN', 'FIRST_DIFFERENCES', 'group_columns', 'summary_row', 'FairnessReport', 'differences',
+           'render_text', 'render_html', 'as_list', 'unknown_table', 'evaluate', 'evaluate_segmentation']
 
 # %% ../nbs/05_report.ipynb #c007
 COUNTS = ("tn", "fp", "fn", "tp")
@@ -79,12 +81,26 @@ class FairnessReport:
     metadata: dict = field(default_factory=dict)
     unknown: pd.DataFrame|None = None          # attribute, value, n of samples that are in no group
     samples: pd.DataFrame|None = None          # per-sample scores, when they were computed from masks
+    uncertainty: object = None                 # intervals, differences, tests and gaps, when `ci=` asked for them
     @property
     def attributes(self): return list(dict.fromkeys(self.summary.index.get_level_values("attribute")))
     @property
     def targets(self): return list(dict.fromkeys(self.summary.index.get_level_values("target"))) if "target" in self.summary.index.names else []
+    @property
+    def intervals(self): return getattr(self.uncertainty, "intervals", None)
+    @property
+    def pairwise(self): return getattr(self.uncertainty, "pairwise", None)
+    @property
+    def tests(self): return getattr(self.uncertainty, "tests", None)
+    @property
+    def gaps(self): return getattr(self.uncertainty, "gaps", None)
+    def plot(self, *args, **kwargs): return _later("plots", "plot")(self, *args, **kwargs)
+    def to_html(self, *args, **kwargs): return _later("html", "to_html")(self, *args, **kwargs)
+    def to_latex(self, *args, **kwargs): return _later("html", "to_latex")(self, *args, **kwargs)
     def __repr__(self): return render_text(self)
     def _repr_html_(self): return render_html(self)
+
+def _later(chapter, name): return getattr(importlib.import_module(f"fairmedfm.{chapter}"), name)     # pictures and pages stand in later chapters
 
 # %% ../nbs/05_report.ipynb #c019
 def _nested(frame:pd.DataFrame) -> dict:
@@ -101,7 +117,8 @@ def _to_dict(self) -> dict:
     "The whole report as plain data; NaN is None."
     from fairmedfm import __version__
     return {"fairmedfm_version": __version__, "task": self.task, "metadata": _plain(self.metadata), "overall": _plain(self.overall), "summary": _nested(self.summary), "by_group": _nested(self.by_group),
-            "unknown": [] if self.unknown is None else _plain(self.unknown.to_dict("records")), "warnings": list(self.warnings)}
+            "unknown": [] if self.unknown is None else _plain(self.unknown.to_dict("records")),
+            **({} if self.uncertainty is None else {k: _plain(getattr(self, k).to_dict("records")) for k in ("intervals", "pairwise", "tests", "gaps")}), "warnings": list(self.warnings)}
 
 def _to_json(self, path=None) -> str:
     "The report as JSON text; also written to `path` (whole or not at all)."
@@ -144,7 +161,32 @@ def _shown(self) -> tuple:
     columns = [c for c in wanted if c != "skipped"] + extra + (["skipped"] if "skipped" in self.by_group and self.by_group["skipped"].notna().any() else [])
     counts = {"n", "n_groups", "n_left_out"}
     show = lambda f: pd.DataFrame({c: [_cell(int(v) if c in counts and v == v else v) for v in f[c]] for c in f}, index=f.index)
-    return show(self.summary), show(self.by_group[columns])
+    groups = show(self.by_group[columns])
+    for c in columns: groups[c] = _with_interval(self, c, groups[c])
+    return show(self.summary), groups
+
+def _with_interval(self, column, cells):
+    "Cells of a column of the per-group table with their intervals behind them."
+    metric = column.split("@")[0].removeprefix("mean_")
+    if self.intervals is None or not (self.intervals["metric"] == metric).any(): return cells
+    f = self.intervals[self.intervals["metric"] == metric]
+    known = {tuple(str(v) for v in k): (a, b) for *k, a, b in f[[*self.by_group.index.names, "low", "high"]].itertuples(index=False)}
+    at = [known.get(tuple(map(str, k)), (np.nan, np.nan)) for k in cells.index]
+    return [c if math.isnan(a) else f"{c} [{a:.3f}, {b:.3f}]" for c, (a, b) in zip(cells, at)]
+
+FIRST_DIFFERENCES = ("auc", "tpr", "dice")
+
+def differences(self) -> pd.DataFrame|None:
+    "The differences between groups that people read first: pairs where there are up to three groups, each group against the rest where there are more."
+    if self.pairwise is None: return None
+    f = self.pairwise[self.pairwise["metric"].isin(FIRST_DIFFERENCES)]
+    rest = f["group_b"] == REST
+    few = f.groupby([c for c in ("target", "attribute", "metric") if c in f])["group_a"].transform("nunique") <= 3
+    f = f[few != rest]
+    index = pd.MultiIndex.from_frame(f[[c for c in ("target", "attribute", "metric") if c in f]].assign(groups=f["group_a"] + " − " + f["group_b"]))
+    cell = lambda v, n=4: "–" if math.isnan(v) else f"{v:+.{n}f}"
+    return pd.DataFrame({"difference": [cell(v) for v in f["difference"]], "interval": ["–" if math.isnan(a) else f"[{a:+.3f}, {b:+.3f}]" for a, b in zip(f["low"], f["high"])],
+                         "p adjusted": ["–" if math.isnan(p) else f"{p:.3g}" for p in f["p_adjusted"]], "verdict": list(f["verdict"])}, index=index)
 
 # %% ../nbs/05_report.ipynb #c028
 def _grid(frame:pd.DataFrame) -> list:
@@ -166,13 +208,15 @@ def _assumptions(self) -> list:
     m, out = self.metadata, []
     if "score_type" in m: out.append(f"scores: {m['score_type']}")
     if "labels" in m and self.task == "cls": out.append(f"labels: {m['labels']}")
+    if self.uncertainty is not None: out.append(f"{100 * m['ci']:g} % intervals" + (", patients as the unit" if m.get("clustered") else ", samples as the unit"))
     if "threshold" in m: out.append("threshold: " + m["threshold"]["name"] + (f" = {m['threshold']['value']:.6g}" if isinstance(m["threshold"].get("value"), float) and m["threshold"]["name"] != f"{m['threshold']['value']:g}" else "") + (", found on these same samples" if m["threshold"].get("tuned") else ""))
     return out
 
 def render_text(self) -> str:
     "The report as text for a terminal."
     summary, groups = _shown(self)
-    lines = [_headline(self), *(f"  {a}" for a in _assumptions(self)), "", _text_table(summary.T if len(summary) == 1 and summary.index.nlevels == 1 else summary) if False else _text_table(summary), "", _text_table(groups)]
+    lines = [_headline(self), *(f"  {a}" for a in _assumptions(self)), "", _text_table(summary), "", _text_table(groups)]
+    if self.pairwise is not None: lines += ["", _text_table(differences(self))]
     return "\n".join(lines + ([""] + [f"! {w}" for w in self.warnings] if self.warnings else []))
 
 # %% ../nbs/05_report.ipynb #c030
@@ -186,7 +230,7 @@ def _md_table(frame) -> str:
 def _to_markdown(self, path=None) -> str:
     "The report as Markdown (GitHub flavour); also written to `path`."
     summary, groups = _shown(self)
-    parts = [f"**{_md(_headline(self))}**", "; ".join(map(_md, _assumptions(self))), _md_table(summary), _md_table(groups), "\n".join(f"- ⚠ {_md(w)}" for w in self.warnings)]
+    parts = [f"**{_md(_headline(self))}**", "; ".join(map(_md, _assumptions(self))), _md_table(summary), _md_table(groups), *([] if self.pairwise is None else [_md_table(differences(self))]), "\n".join(f"- ⚠ {_md(w)}" for w in self.warnings)]
     text = "\n\n".join(p for p in parts if p) + "\n"
     if path is not None: write_text(path, text)
     return text
@@ -219,7 +263,7 @@ def render_html(self) -> str:
     summary, groups = _shown(self)
     warn = "".join(f"<li>{html.escape(w)}</li>" for w in self.warnings)
     note = f"<ul style='color:#8a4b00'>{warn}</ul>" if warn else ""
-    return f"<div><p><b>{html.escape(_headline(self))}</b><br><small>{html.escape('; '.join(_assumptions(self)))}</small></p>{note}{_html_table(summary)}{_html_table(groups, _behind(self, groups.columns))}</div>"
+    return f"<div><p><b>{html.escape(_headline(self))}</b><br><small>{html.escape('; '.join(_assumptions(self)))}</small></p>{note}{_html_table(summary)}{_html_table(groups, _behind(self, groups.columns))}{'' if self.pairwise is None else _html_table(differences(self))}</div>"
 
 # %% ../nbs/05_report.ipynb #c037
 def _filled(columns, c, n): return columns[c] if c in columns else [None if c == "skipped" else np.nan] * n
@@ -241,31 +285,42 @@ def unknown_table(parts) -> pd.DataFrame:
     return pd.DataFrame([(g.name, k, v) for g in parts for k, v in g.unknown.items()], columns=["attribute", "value", "n"])
 
 # %% ../nbs/05_report.ipynb #c040
-def _one_question(q, parts, threshold, w, extra, notes) -> dict:
+_HOW = dict(clusters=None, n_resamples=1000, random_state=0, n_jobs=1, tolerance=None, min_group_size=10, correction="holm")
+
+def _how(ci, **given) -> dict|None:
+    "The settings of intervals and tests, or `None` when `ci` asks for none; settings without `ci` are an error."
+    if ci is not None: return {"ci": ci, **given}
+    if stray := [k for k, v in given.items() if v is not _HOW[k] and not (np.ndim(v) == 0 and v == _HOW[k])]: raise InputError(f"{some(stray)} has no effect without intervals; pass ci=0.95 too")
+
+def _how_facts(how) -> dict: return {} if how is None else {**{k: v for k, v in how.items() if k not in ("clusters", "n_jobs")}, "clustered": how["clusters"] is not None}
+
+# %% ../nbs/05_report.ipynb #c043
+def _one_question(q, parts, threshold, w, extra, notes, keep=False) -> dict:
     "Everything the report holds about one question."
     ranking = Ranking(q, max(1, *(len(g.names) for g in parts)), q.take(w))
-    out = {"summary": [], "by_group": [], "thresholds": {}}
+    out = {"summary": [], "by_group": [], "thresholds": {}, "comparisons": []}
     for g in parts:
         c = Comparison(q, g, threshold, ranking, notes=notes)
         tie = c.check()
         out["summary"].append(([(g.name,)], {k: [v] for k, v in summary_row(c, extra).items()}))
         out["by_group"].append(([(g.name, name) for name in g.names], group_columns(c, extra, tie)))
         out["thresholds"][g.name] = c.t
+        if keep: out["comparisons"].append(c)
     whole = Comparison(q, None, threshold, ranking)
     out["overall"] = {k: v[0] for k, v in group_columns(whole, extra).items() if k != "skipped"}
     out["t"] = whole.t
     return out
 
-def _assemble(qs, parts, results, threshold, extra, notes, facts) -> FairnessReport:
+def _assemble(qs, parts, results, threshold, extra, notes, facts, sure=None) -> FairnessReport:
     many = len(qs) > 1 or qs[0].name is not None
     level = lambda kind, names: _stack([([(q.name, *k) for k in keys] if many else keys, cols) for q, r in zip(qs, results) for keys, cols in r[kind]], (["target"] if many else []) + names)
     name, rule = read_threshold(threshold)
     by = (lambda key: {q.name: r[key] for q, r in zip(qs, results)}) if many else (lambda key: results[0][key])
     meta = {**facts, "positive": [q.positive for q in qs] if many else qs[0].positive, "n_dropped": {q.name: q.n_dropped for q in qs} if many else qs[0].n_dropped,
             "threshold": {"name": name, "tuned": callable(rule), "value": by("t"), "by_attribute": by("thresholds")}, "metrics": list(extra), "attributes": [g.name for g in parts]}
-    return FairnessReport("cls", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), by("overall"), list(notes), meta, unknown_table(parts))
+    return FairnessReport("cls", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), by("overall"), list(notes), meta, unknown_table(parts), None, sure)
 
-# %% ../nbs/05_report.ipynb #c041
+# %% ../nbs/05_report.ipynb #c044
 def evaluate(
     y_true,                       # labels (n,), one-hot rows (n, C), or one column per finding (n, L)
     y_score,                      # scores (n,), one column per class (n, C) or per finding (n, L)
@@ -284,21 +339,31 @@ def evaluate(
     multi_label:bool|None=None,   # read a label matrix as findings (True) or as one-hot classes (False)
     unknown=("unknown",),         # words that mean "not known" and are no group
     missing:str="raise",          # rows without a score: "raise" or "drop" (counted)
+    ci:float|None=None,           # level of intervals, such as 0.95; adds `.intervals`, `.pairwise`, `.tests` and `.gaps`
+    clusters=None,                # the patient of each sample: patients, not images, are then the unit of every interval and test
+    n_resamples:int=1000,         # shuffles of the tests and draws of a bootstrap
+    random_state=0,               # their seed
+    n_jobs:int=1,                 # processes for them; the result does not depend on it
+    tolerance=None,               # differences up to here do not matter: a number, or one per metric
+    min_group_size:int=10,        # smaller groups are named and not compared
+    correction:str="holm",        # for many comparisons: "holm", "bh" or "none"
 ) -> FairnessReport:
     "Fairness of a classifier across the groups of every attribute. Pandas inputs are joined on their index; everything dropped or assumed is in `.warnings` and `.metadata`."
     notes, extra = Notes(), tuple(metric_parts(m).name for m in as_list(metrics))
     read_threshold(threshold)
-    named = align(notes, y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, sample_weight=sample_weight)
+    how = _how(ci, clusters=clusters, n_resamples=n_resamples, random_state=random_state, n_jobs=n_jobs, tolerance=tolerance, min_group_size=min_group_size, correction=correction)
+    named = align(notes, y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, sample_weight=sample_weight, clusters=clusters)
     qs, facts = questions(named["y_true"], named["y_score"], pos_label=pos_label, score_type=score_type, score_column=score_column, labels=labels, drop_labels=drop_labels,
                           one_vs_rest=one_vs_rest, multi_label=multi_label, missing=missing, notes=notes)
     n = len(qs[0].y) + qs[0].n_dropped
     parts = groupings(named["sensitive_features"], n, bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
     w = weights_of(named["sample_weight"], n)
     qs = [with_weight(q, w, notes) for q in qs]
-    results = [_one_question(q, parts, threshold, w, extra, notes) for q in qs]
-    return _assemble(qs, parts, results, threshold, extra, notes, {"n_samples": n, **facts, "weighted": w is not None, "bins": bins})
+    results = [_one_question(q, parts, threshold, w, extra, notes, how is not None) for q in qs]
+    sure = None if how is None else uncertainty([c for r in results for c in r["comparisons"]], (*PUBLISHED, *(m for m in extra if m not in PUBLISHED)), **{**how, "clusters": named["clusters"]}, notes=notes)
+    return _assemble(qs, parts, results, threshold, extra, notes, {"n_samples": n, **facts, "weighted": w is not None, "bins": bins, **_how_facts(how)}, sure)
 
-# %% ../nbs/05_report.ipynb #c055
+# %% ../nbs/05_report.ipynb #c061
 def _spread(values, group) -> tuple:
     "Summary and per-group columns of a mask metric other than Dice."
     t = group_table(values, group)
@@ -323,7 +388,7 @@ def _one_structure(scores:dict, parts, notes) -> dict:
     out["overall"] = {"n": len(next(iter(scores.values())))} | {f"mean_{m}": float(np.nanmean(v)) if (~np.isnan(v)).any() else np.nan for m, v in scores.items()}
     return out
 
-# %% ../nbs/05_report.ipynb #c057
+# %% ../nbs/05_report.ipynb #c063
 def _given(dice, notes) -> dict:
     "Structure → metric → values, from given Dice values: a vector, or a table with a column per structure."
     columns = feature_columns(dice) if isinstance(dice, dict) or hasattr(dice, "columns") else {None: dice}
@@ -336,13 +401,13 @@ def _computed(samples) -> dict:
     parts = {None: samples} if "label" not in samples else dict(list(samples.groupby("label", sort=False)))
     return {name if name is None else str(name): {m: f[m].to_numpy(float) for m in metrics} for name, f in parts.items()}
 
-def _assemble_masks(results, parts, samples, notes, facts) -> FairnessReport:
+def _assemble_masks(results, parts, samples, notes, facts, sure=None) -> FairnessReport:
     many = None not in results
     level = lambda kind, names: _stack([([(name, *k) for k in keys] if many else keys, cols) for name, r in results.items() for keys, cols in r[kind]], (["target"] if many else []) + names)
     overall = {name: r["overall"] for name, r in results.items()} if many else results[None]["overall"]
-    return FairnessReport("seg", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), overall, list(notes), {**facts, "attributes": [g.name for g in parts]}, unknown_table(parts), samples)
+    return FairnessReport("seg", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), overall, list(notes), {**facts, "attributes": [g.name for g in parts]}, unknown_table(parts), samples, sure)
 
-# %% ../nbs/05_report.ipynb #c058
+# %% ../nbs/05_report.ipynb #c064
 _MASK_DEFAULTS = dict(label=None, labels=None, metrics=("dice",), mask_threshold=0.5, ignore_label=None, empty_score=1.0, spacing=None, tolerance_mm=None, resample=False)
 
 def evaluate_segmentation(
@@ -359,7 +424,8 @@ def evaluate_segmentation(
     tolerance_mm=None,                # tolerance of nsd in mm
     resample:bool=False,              # resample predictions on another grid instead of refusing them
     bins=None, intersectional=False, unknown=("unknown",), # as in `evaluate`
-    n_jobs:int=1,                     # threads that read and score pairs
+    ci:float|None=None, clusters=None, n_resamples:int=1000, random_state=0, tolerance=None, min_group_size:int=10, correction:str="holm", # as in `evaluate`
+    n_jobs:int=1,                     # threads that read and score pairs, and processes for the tests
 ) -> FairnessReport:
     "Fairness of a segmentation model across the groups of every attribute, from Dice values or from masks; per-sample scores of masks are in `.samples`."
     notes = Notes()
@@ -368,7 +434,8 @@ def evaluate_segmentation(
     of_masks = dict(label=label, labels=labels, metrics=tuple(as_list(metrics)), mask_threshold=mask_threshold, ignore_label=ignore_label, empty_score=empty_score, spacing=spacing, tolerance_mm=tolerance_mm, resample=resample)
     if dice is not None and (stray := [k for k, v in of_masks.items() if v is not _MASK_DEFAULTS[k] and v != _MASK_DEFAULTS[k]]): raise InputError(f"{some(stray)} says how masks are scored, but dice= was given; leave it out")
     if not as_list(metrics): raise InputError(f"metrics is empty; name some of {some(MASK_METRICS, 10)}")
-    named = align(notes, dice=dice, sensitive_features=sensitive_features)
+    how = _how(ci, clusters=clusters, n_resamples=n_resamples, random_state=random_state, n_jobs=1, tolerance=tolerance, min_group_size=min_group_size, correction=correction)
+    named = align(notes, dice=dice, sensitive_features=sensitive_features, clusters=clusters)
     if dice is not None: scores, samples, facts = _given(named["dice"], notes), None, {}
     else:
         parts = groupings(named["sensitive_features"], bins=bins, intersectional=intersectional, unknown=unknown, notes=Notes())
@@ -378,4 +445,5 @@ def evaluate_segmentation(
     n = len(next(iter(next(iter(scores.values())).values())))
     parts = groupings(named["sensitive_features"], n, bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
     results = {name: _one_structure(values, parts, notes) for name, values in scores.items()}
-    return _assemble_masks(results, parts, samples, notes, {"n_samples": n, **facts, "bins": bins, "metrics": list(next(iter(scores.values())))})
+    sure = None if how is None else mask_uncertainty(scores[None] if list(scores) == [None] else scores, parts, **{**how, "clusters": named["clusters"], "n_jobs": n_jobs}, notes=notes)
+    return _assemble_masks(results, parts, samples, notes, {"n_samples": n, **facts, "bins": bins, "metrics": list(next(iter(scores.values()))), **_how_facts(how)}, sure)

@@ -132,7 +132,7 @@ def area_limits(a, m, n, scale, crit) -> tuple:
     a, m, n, c2 = np.broadcast_arrays(*(np.asarray(x, float) for x in (a, m, n, crit ** 2 * scale)))
     near, far = np.stack([a, a]), np.stack([np.zeros(a.shape), np.ones(a.shape)])
     with np.errstate(invalid="ignore", divide="ignore"):
-        for _ in range(34):
+        for _ in range(32):
             mid = (near + far) / 2
             inside = (mid - a) ** 2 < c2 * hanley_mcneil(mid, m, n)
             near, far = np.where(inside, mid, near), np.where(inside, far, mid)
@@ -228,7 +228,7 @@ def linear(cols:Columns, influences, has=None, correct=True) -> Linear:
 def touching(interval, size:int):
     "The level at which an interval just touches zero, for each of `size` intervals `interval(alpha)`."
     inside, outside = np.zeros(size), np.full(size, 8.0)
-    for _ in range(30):
+    for _ in range(24):
         mid = (inside + outside) / 2
         low, high = interval(two_sided(mid))
         out = (low > 0) | (high < 0)
@@ -365,11 +365,13 @@ def mean_influence(cols, metric): return ratio_influence(cols, losses(cols, metr
 def _sorted_rests(cols):
     "The sorted keys of the rest of each group."
     bits = np.uint64(max(1, cols.k).bit_length())
-    key = cols.c.ranking.base << bits | np.where(cols.known, cols.codes, cols.k).astype(np.uint64)
+    key = cols.c.ranking.base << bits
+    key |= (cols.codes if cols.known.all() else np.where(cols.known, cols.codes, cols.k)).astype(np.uint64)
     key.sort()
-    code = (key & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.intp)
+    code = (key & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.uint8 if cols.k < 255 else np.int64)
     key >>= bits
-    for g in range(cols.rest): yield key[(code != g) & (code < cols.k)]
+    if not cols.known.all(): key, code = key[code < cols.k], code[code < cols.k]
+    for g in range(cols.rest): yield key[code != g]
 
 def area(cols:Scored, metric:str="auc") -> Estimate:
     "The AUC in every column: DeLong's variance (over clusters, when given) in the shape of Hanley and McNeil's."

@@ -118,7 +118,7 @@ MISTAKES = {  # name: (file name, content, arguments, words of the message)
     "words for scores": ("a.csv", "y_true,y_score,sex\n0,low,F\n1,high,M\n", ["a.csv"], ["'low'", "'y_score'"]),
     "which is positive": ("a.csv", GOOD.replace("\n0", "\nbenign").replace("\n1", "\nmalignant"), ["a.csv"], ["--pos-label", "'benign'"]),
     "infinite": ("a.csv", GOOD.replace("0.9", "inf"), ["a.csv"], ["infinite in 1 row (row 2)"]),
-    "html": ("a.csv", GOOD, ["a.csv", "--output", "report.html"], ["report.html", ".json"]),
+    "docx": ("a.csv", GOOD, ["a.csv", "--output", "report.docx"], ["report.docx", ".json"]),
     "output is a folder": ("a.csv", GOOD, ["a.csv", "--output", "."], ["is a folder"]),
     "output in no folder": ("a.csv", GOOD, ["a.csv", "--output", "no/where.json"], ["does not exist"]),
     "output over input": ("a.csv", GOOD, ["a.csv", "--output", "a.csv"], ["is the table that is read"]),

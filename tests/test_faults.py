@@ -135,7 +135,9 @@ def test_scores_that_are_no_number_name_their_rows(bad, shape):
     refuses(fm.evaluate, Y, s if shape == "vector" else np.c_[1 - s_, s], G, says=["2 rows", "row 2, 5"])
     refuses(fm.auc_gap, Y, s, sensitive_features=G, says="row 2, 5")
     refuses(fm.evaluate, Y, np.full(8, bad), G, missing="drop")
-    if not np.isnan(bad): return refuses(fm.evaluate, Y, s, G, missing="drop", says="row 2, 5")      # infinite is not missing
+    if not np.isnan(bad):
+        refuses(fm.evaluate, Y, s, G, missing="drop", says="row 2, 5")                  # infinite is not missing
+        return
     r, said = hear(fm.evaluate, Y, s, G, missing="drop")
     assert r.summary.loc["sensitive", "n"] == 6 and any("2 rows without a score" in w for w in said)
 
