@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -33,7 +34,13 @@ class Notes(list):
     def add(self, text:str):
         if text in self: return
         self.append(text)
-        warnings.warn(text, FairnessWarning, stacklevel=2)
+        warnings.warn(text, FairnessWarning, stacklevel=_callers_level())
+
+def _callers_level() -> int:
+    "The `stacklevel` at which a warning points to the line outside this package that made the call."
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "fairmedfm": level, frame = level + 1, frame.f_back
+    return level
 
 # %% ../nbs/00_core.ipynb #c012
 def some(items, limit:int=5) -> str:

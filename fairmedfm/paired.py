@@ -25,13 +25,13 @@ from .masks import dice_summary, dice_values
 from .metrics import PUBLISHED, Comparison, Groups, Ranking, metric_parts, read_threshold
 from .report import SUMMARY, _cell, _html_table, _md, _md_table, as_list
 from .tables import _keys, _why_not, find_columns, open_table
-from .uncertainty import INFLUENCES, Columns, Scored, adjust, critical, linear, order_of, ratio_influence, reweigh, two_sided
+from .uncertainty import INFLUENCES, Columns, Scored, adjust, critical, linear, merged, order_of, ratio_influence, reweigh, two_sided
 
 # %% auto #0
 __all__ = ['GAPS', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'paired_moments', 'whole_draws', 'Redrawn',
            'RedrawnMeans', 'GapMeasure', 'gap_measure', 'gap_of', 'as_latex', 'shown', 'ModelComparison', 'ScoredTask',
-           'DiceTask', 'redraw', 'error_of', 'performance_rows', 'fairness_rows', 'judged', 'compare', 'summary_column',
-           'rises', 'summary_value']
+           'DiceTask', 'redraw', 'error_of', 'performance_rows', 'calmed', 'change_limits', 'fairness_rows', 'judged',
+           'compare', 'summary_column', 'rises', 'summary_value']
 
 # %% ../nbs/09_paired.ipynb #c009
 def read_predictions(source, name:str="the model", notes:Notes|None=None, text=(), **columns) -> tuple:
@@ -172,7 +172,7 @@ def shown(frame) -> pd.DataFrame:
     "The frame with four digits, dashes for what is undefined, whole counts and short p-values."
     p = lambda v: "–" if math.isnan(v) else "<0.0001" if v < 1e-4 else f"{v:.4f}"
     index = frame.index.set_names([str(n) if n is not None else "" for n in frame.index.names])
-    f = lambda c, v: p(float(v)) if str(c).startswith("p_") else _cell(v if isinstance(v, str) else float(v) if v is not None else None) if c != "n" else f"{int(v):,}"
+    f = lambda c, v: p(float(v)) if str(c).startswith("p_") else f"{v:.3g}" if c == "variance" else _cell(v if isinstance(v, str) else float(v) if v is not None else None) if c != "n" else f"{int(v):,}"
     return pd.DataFrame({str(c): [f(c, v) for v in frame[c]] for c in frame}, index=index)
 
 # %% ../nbs/09_paired.ipynb #c037
@@ -287,19 +287,41 @@ def performance_rows(task, pairs, grouping, metrics, clusters, alpha, drawn, kin
     return rows
 
 # %% ../nbs/09_paired.ipynb #c048
+def calmed(drawn, seen, part) -> tuple:
+    "`(draws, values)` of the groups that take part, moved to values from which noise was taken off: groups that noise cannot tell apart are put together."
+    d, v = drawn[:, part], seen[part]
+    se = error_of(d)[0]
+    calm = merged(v, se) if len(v) > 1 and (se > 0).all() else v
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return d - np.nanmean(d, axis=0) + calm if len(d) else d, calm
+
+def change_limits(off, seen:float, alpha:float) -> tuple:
+    "`(low, high, p)` of a difference that was `seen`, when draws of it are `off` by this much."
+    off = off[~np.isnan(off)]
+    if not len(off) or np.isnan(seen): return np.nan, np.nan, np.nan
+    beyond = min(np.sum(off >= seen), np.sum(off <= seen))
+    return float(seen - np.quantile(off, 1 - alpha / 2)), float(seen - np.quantile(off, alpha / 2)), float(min(1, 2 * (beyond + 1) / (len(off) + 1)))
+
+# %% ../nbs/09_paired.ipynb #c050
 def fairness_rows(task, pairs, grouping, gaps, clusters, alpha, drawn, notes) -> tuple:
     "`(rows, model → measure → value)` for the gaps of one attribute, from values `drawn` by `redraw`."
     rows, models, metrics = [], list(dict.fromkeys(x for p in pairs for x in p)), list(dict.fromkeys(m for g in gaps for m in g.needs))
     part = {x: np.all([task.part(m, grouping, x) for m in models], axis=0) for x in metrics}
+    all_of = {x: np.ones(p.sum(), bool) for x, p in part.items()}
     value = {m: {g.name: float(g.of([gap_of(task.values(m, grouping, x), part[x]) for x in g.needs])) for g in gaps} for m in models}
-    over = {m: {g.name: g.of([gap_of(drawn[m][x], part[x]) for x in g.needs]) for g in gaps} for m in models}
+    calm = {m: {x: calmed(drawn[m][x], task.values(m, grouping, x), part[x]) for x in metrics} for m in models}
+    off = {m: {g.name: g.of([gap_of(calm[m][x][0], all_of[x]) for x in g.needs]) - g.of([gap_of(calm[m][x][1], all_of[x]) for x in g.needs]) for g in gaps} for m in models}
     for g, (a, b) in itertools.product(gaps, pairs):
-        se, ok = error_of(over[b][g.name] - over[a][g.name])
+        d, error = value[b][g.name] - value[a][g.name], off[b][g.name] - off[a][g.name]
+        ok = np.mean(~np.isnan(error)) if len(error) else 0
         if 0 < ok < 1: notes.add(f"{grouping.name}: {g.name} is undefined in {1 - ok:.1%} of the draws, since a group is small; its interval is from the others")
-        rows.append(_row("fairness", grouping.name, "", g.name, a, b, value[a][g.name], value[b][g.name], float(se), np.inf, alpha, g.fair, "paired bootstrap" + (" by patient" if clusters is not None else "")))
+        low, high, p = change_limits(error, d, alpha)
+        rows.append(dict(kind="fairness", attribute=grouping.name, group="", measure=g.name, a=a, b=b, value_a=value[a][g.name], value_b=value[b][g.name], difference=d, low=low, high=high,
+                         p_value=p, better=g.fair, method="paired bootstrap" + (" by patient" if clusters is not None else "")))
     return rows, value
 
-# %% ../nbs/09_paired.ipynb #c051
+# %% ../nbs/09_paired.ipynb #c053
 def judged(rows, alpha, correction) -> pd.DataFrame:
     "The rows as a frame, p-values corrected over the pairs of each measure, and a verdict."
     f = pd.DataFrame(rows)
@@ -314,7 +336,7 @@ def _verdict(r, alpha):
     ahead = r["b"] if (r["difference"] > 0) == (r["better"] == "higher") else r["a"]
     return f"{ahead} {'fairer' if r['kind'] == 'fairness' else 'better'}"
 
-# %% ../nbs/09_paired.ipynb #c054
+# %% ../nbs/09_paired.ipynb #c056
 def _features(frames, roles, given, notes):
     "The attributes on the common cases: columns by name, or a table or mapping indexed by case."
     if given is not None and (hasattr(given, "columns") or isinstance(given, (Mapping, pd.Series))):
@@ -345,7 +367,7 @@ def _task(frames, roles, threshold, ask, notes):
         qs[k] = found[0]
     return ScoredTask(qs, threshold)
 
-# %% ../nbs/09_paired.ipynb #c056
+# %% ../nbs/09_paired.ipynb #c058
 def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     read = {k: read_predictions(v, k, notes, as_list(sensitive) if not hasattr(sensitive, "columns") and not isinstance(sensitive, (Mapping, pd.Series)) else (),
                                 **{c: n for c, n in columns.items() if n is not None}) for k, v in ((str(k), v) for k, v in models.items())}
@@ -357,7 +379,7 @@ def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     if who is not None and who.isna().any(): raise InputError(f"the patient is missing for {plural(int(who.isna().sum()), 'case')} ({some(who.index[who.isna()], 3)}); fill it in, or pass clusters=False")
     return frames, roles, None if who is None or who.nunique() == len(who) else np.unique(_keys(who).to_numpy(str), return_inverse=True)[1]
 
-# %% ../nbs/09_paired.ipynb #c058
+# %% ../nbs/09_paired.ipynb #c060
 def _compared(task, models, metrics, measures, parts, patient, alpha, correction, draws, random_state, notes) -> ModelComparison:
     pairs, n = list(itertools.combinations(models, 2)), len(parts[0].codes)
     everyone, rows, groups, table = groupings({"": np.repeat("everyone", n)})[0], [], [], []
@@ -376,7 +398,7 @@ def _compared(task, models, metrics, measures, parts, patient, alpha, correction
              "thresholds": task.thresholds(models, everyone), "attributes": [g.name for g in parts]}
     return ModelComparison(summary, judged(rows, alpha, correction).drop(columns="group"), judged(groups, alpha, correction), list(notes), facts)
 
-# %% ../nbs/09_paired.ipynb #c061
+# %% ../nbs/09_paired.ipynb #c063
 def compare(
     models:Mapping,                   # name → table of predictions, file, or run folder with predictions.csv
     *, sensitive_features=None,       # columns of the tables, or a table indexed by the id of the case; default: columns called like an attribute
@@ -404,7 +426,7 @@ def compare(
     parts = groupings(_features(frames, roles, sensitive_features, notes), bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
     return _compared(task, list(frames), names, measures, parts, patient, alpha, correction, n_resamples, random_state, notes)
 
-# %% ../nbs/09_paired.ipynb #c071
+# %% ../nbs/09_paired.ipynb #c073
 DICE_COLUMNS = ("mean_dice", "min_dice", "max_dice", "delta_dice", "skewness_dice", "std_dice", "es_dice")
 
 def summary_column(name:str):

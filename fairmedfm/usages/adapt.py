@@ -18,7 +18,7 @@ from .zeroshot import TextHead, need_text, prototypes_of
 # %% auto #0
 __all__ = ['CLIP_ADAPT', 'CLIP_ADAPTER', 'build_prototypes', 'clip_adapt', 'Adapter', 'build_adapter', 'clip_adapter']
 
-# %% ../../nbs/42_usages.adapt.ipynb #c007
+# %% ../../nbs/42_usages.adapt.ipynb #c008
 def build_prototypes(job:Job, f, train) -> tuple[Classifier, dict]:
     "Trainable prototypes that start as the zero-shot text vectors."
     prototypes, asked = prototypes_of(job)
@@ -32,7 +32,7 @@ def clip_adapt(job:Job) -> Result:
 
 CLIP_ADAPT = Usage("clip-adapt", clip_adapt, "trainable text vectors, as published", text=True)
 
-# %% ../../nbs/42_usages.adapt.ipynb #c011
+# %% ../../nbs/42_usages.adapt.ipynb #c012
 class Adapter(nn.Module):
     "v → ratio · ReLU(W₂ ReLU(W₁ v)) + (1 − ratio) · v, with a bottleneck of dim/reduction and no biases, as in the authors' code."
     def __init__(self, dim:int, ratio:float=.2, reduction:int=4):
