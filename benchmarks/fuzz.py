@@ -16,11 +16,14 @@ import decimal
 import gzip
 import io
 import json
+import logging
 import lzma
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -42,6 +45,24 @@ os.environ["FAIRMEDFM_TRACEBACK"] = "1"          # `main` raises what it would r
 
 class Wrong(AssertionError):
     "A number, a sentence or an exit code that should not be."
+
+
+class Slow(BaseException):
+    "An input that takes too long; no reader may catch it."
+
+
+PATIENCE = 30          # seconds for one input
+
+
+@contextlib.contextmanager
+def patience(seconds):
+    "Raise `Slow` when the block takes longer (where the system has alarms)."
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread(): yield; return
+    def ring(*_): raise Slow(f"more than {seconds} s")
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try: yield
+    finally: signal.setitimer(signal.ITIMER_REAL, 0); signal.signal(signal.SIGALRM, before)
 
 
 def check(ok, *what):
@@ -432,19 +453,36 @@ def fuzz_files(rng, folder):
     else: data = mutate(data, rng)
     path = folder/f"m{ending if rng.random() < .95 else pick(rng, *READERS)}"
     path.write_bytes(data)
-    silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent[1], 2)                                    # C libraries write to stderr by themselves
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")                  # so do the readers of the formats
-            mask = read_mask(path)
-            check(mask.array.ndim >= 0 and (mask.spacing is None or all(0 < v < np.inf for v in mask.spacing)), "spacing", mask.spacing)
-            report = evaluate_segmentation(["F", "M"], pred_masks=[path]*2, true_masks=[path]*2)
-            check(report.summary.loc["sensitive", "mean_dice"] == 1, "Dice of a mask with itself", report.summary.loc["sensitive", "mean_dice"])
+        with silence() as said, warnings.catch_warnings():
+            warnings.simplefilter("ignore")                  # what the readers of the formats warn of
+            try:
+                mask = read_mask(path)
+                check(mask.spacing is None or all(0 < v < np.inf for v in mask.spacing), "spacing", mask.spacing)
+                report = evaluate_segmentation(["F", "M"], pred_masks=[path]*2, true_masks=[path]*2)
+                check(report.summary.loc["sensitive", "mean_dice"] == 1, "Dice of a mask with itself", report.summary.loc["sensitive", "mean_dice"])
+            finally: text = said()
+        check(not text, "on stderr:", text)
         return "read"
-    finally:
-        os.dup2(silent[0], 2); [os.close(f) for f in silent]
-        path.unlink()
+    except InputError:
+        check(not text, "on stderr:", text)
+        raise
+    finally: path.unlink()
+
+
+@contextlib.contextmanager
+def silence():
+    "What is written to stderr meanwhile, by Python or by a C library, as a function that returns it."
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as f:
+        kept, real, handler = os.dup(2), sys.stderr, logging.lastResort
+        os.dup2(f.fileno(), 2)
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="replace")
+        def said(): sys.stderr.flush(); f.seek(0); return f.read().decode("utf-8", "replace")[:300]
+        try: yield said
+        finally:
+            sys.stderr.close(); sys.stderr, logging.lastResort = real, handler
+            os.dup2(kept, 2); os.close(kept)
 
 
 # ---------------------------------------------------------------- the run
@@ -460,7 +498,8 @@ def one(kind, i, seed, folder):
         warnings.simplefilter("ignore", FairnessWarning)
         if kind in ("bytes", "cells", "reading"): warnings.simplefilter("ignore")
         for ours in ("Pandas4Warning", ".*deprecated.*", ".*timezone-aware.*"): warnings.filterwarnings("ignore", message=ours)
-        try: return KINDS[kind][0](rng, folder)
+        try:
+            with patience(PATIENCE): return KINDS[kind][0](rng, folder)
         except InputError as e:
             check(str(e) and "\n" not in str(e) and len(str(e)) < 2000, "an error of", len(str(e)), "letters:", repr(str(e)[:300]))
             return "refused"
@@ -487,7 +526,7 @@ def run(n=100_000, seed=0, seconds=None, only=None, tell=lambda *a: None):
                 step = plan[kind]
                 if i >= step or seconds is not None and time.monotonic() - start > seconds: continue
                 try: outcomes[kind][one(kind, i, seed, folder)] += 1
-                except Exception as e:
+                except (Exception, Slow) as e:
                     outcomes[kind]["WRONG"] += 1
                     key = (kind, type(e).__name__, place(e), str(e)[:40] if isinstance(e, Wrong) else "")
                     failures.setdefault(key, [i, 0, " ".join(str(e).split())[:300]])[1] += 1

@@ -201,6 +201,7 @@ def _definition(m) -> tuple:
 
 @dataclass(frozen=True)
 class SimpleText:
+    "A title and a text."
     title: str
     text: str
 
@@ -395,7 +396,9 @@ def comparisons(report, s:Samples) -> list:
             out.append((q.name if report.targets else None, Asked(c, units(named.get("clusters"), q))))
     return out
 
-def threshold_of(report): return report.metadata.get("threshold", {}).get("name", "best_f1")
+def threshold_of(report):
+    "The threshold of a report, by name."
+    return report.metadata.get("threshold", {}).get("name", "best_f1")
 
 # %% ../nbs/07_html.ipynb #c045
 MOST_CURVES = 6
@@ -440,7 +443,9 @@ def card_fields(model_card) -> tuple:
     have = {str(k).lower().replace("_", " "): v for k, v in model_card.items()}
     return [(k[:1].upper() + k[1:], show(v)) for k, v in ((clean(k).replace("_", " "), v) for k, v in model_card.items())], some_words([f for f in CARD if f not in have])
 
-def some_words(names) -> str: return ", ".join(names)
+def some_words(names) -> str:
+    "Names in a row."
+    return ", ".join(names)
 
 # %% ../nbs/07_html.ipynb #c052
 TEMPLATES = Path(__file__).parent/"templates" if "__file__" in globals() else None
@@ -463,7 +468,7 @@ def script_json(x) -> str:
 
 # %% ../nbs/07_html.ipynb #c056
 SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut points", "weighted": "weighted", "empty_score": "Dice of two empty masks", "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm",
-            "source": "files", "columns": "columns", "ci": "confidence", "method": "method", "n_resamples": "resamples", "random_state": "random state", "tolerance": "tolerance", "n_clusters": "patients", "uncertainty": "intervals and tests"}
+            "source": "files", "columns": "columns", "ci": "level of intervals", "n_resamples": "resamples", "random_state": "random state", "tolerance": "tolerance", "min_group_size": "smallest group compared", "correction": "correction for many comparisons", "clustered": "patients as the unit"}
 
 def facts(report, s:Samples) -> list:
     "`(name, value)` of everything needed to make the page again."
@@ -547,7 +552,9 @@ def page(report, s:Samples, title=None, notes=None, model_card=None) -> dict:
 _TEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_", "~": r"\textasciitilde{}", "%": r"\%", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
         "\"": r"\textquotedbl{}", "−": "$-$", "–": "--", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}"}
 
-def tex(text) -> str: return "".join(_TEX.get(ch, ch) for ch in clean(text))
+def tex(text) -> str:
+    "Text for LaTeX: nothing in it is a command."
+    return "".join(_TEX.get(ch, ch) for ch in clean(text))
 
 def _tex_cell(c) -> str:
     if c.sort in (None, ""): return "--" if c.sort == "" else tex(c.text)

@@ -236,7 +236,7 @@ def numeric(x, what:str, drop:bool=False) -> tuple:
     a = np.asarray(a, dtype=np.float64) if a.dtype.kind in "fiub" else to_float(a, what)
     if not np.isfinite(a).all():
         ok = np.isfinite(a.reshape(len(a), -1)).all(1)
-        if drop and ok.any(): return a, max(8 * eps, 1e-6), ok
+        if drop and ok.any() and not np.isinf(a).any(): return a, max(8 * eps, 1e-6), ok
         rows = np.flatnonzero(~ok)
         raise InputError(f"{what} is NaN or infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); leave these rows out, or find out why the model gave no number")
     return a, max(8 * eps, 1e-6 if eps else 0), None
@@ -267,7 +267,8 @@ def sigmoid(x):
 def log_odds(z, k:int) -> np.ndarray:
     "The logit of the softmax of column `k`, computed from the logits `z` (n, C)."
     rest = np.delete(z, k, axis=1); top = rest.max(1)
-    return z[:, k] - (top + np.log(np.exp(rest - top[:, None]).sum(1)))
+    with np.errstate(over="ignore"): out = z[:, k] - (top + np.log(np.exp(rest - top[:, None]).sum(1)))
+    return np.nan_to_num(out, nan=0.0)                               # differences beyond the largest float become the largest float
 
 # %% ../nbs/01_inputs.ipynb #c045
 @dataclass
@@ -303,12 +304,14 @@ def _one_hot(y):
     "Which rows hold exactly one 1 and zeros, when all complete rows do; otherwise `None`."
     has = ~pd.isna(y).any(1)
     rows = y[has]
+    if rows.dtype.kind in "OUS" and {_text(v).lower() for v in pd.unique(rows.ravel())} <= set(_BINARY_TEXT): rows = np.vectorize(lambda v: _BINARY_TEXT[_text(v).lower()], otypes=[int])(rows)
     return has if np.isin(rows, (0, 1)).all() and len(rows) and (rows.astype(float).sum(1) == 1).all() else None
 
 def _class_of(y, has, names):
     "One-hot rows as labels; rows with a missing entry have none."
     out = np.full(len(y), None, dtype=object)
-    out[has] = np.array(names or range(y.shape[1]), dtype=object)[y[has].astype(float).argmax(1)]
+    ones = np.vectorize(lambda v: _BINARY_TEXT[_text(v).lower()], otypes=[int])(y[has]) if y.dtype.kind in "OUS" else y[has]
+    out[has] = np.array(names or range(y.shape[1]), dtype=object)[ones.astype(float).argmax(1)]
     return out if not has.all() or names else out.astype(int)
 
 def multilabel(y, s, kind, names, notes, drop_labels=(), pos_label=None) -> list:
@@ -363,8 +366,11 @@ def _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, 
             order = pair_columns(*names, notes)
             return multilabel(y, s if order is None else s[:, order], kind, names[0] or names[1] or [f"finding {j}" for j in range(y.shape[1])], notes, drop_labels, pos_label)
         y = _class_of(y, has, names[0])
+    elif multi_label: raise InputError("multi_label=True needs a column of labels per finding, but y_true is a single column")
+    if one_vs_rest and pos_label is None: raise InputError("one_vs_rest=True needs pos_label= to say which class is the one")
     if s.ndim == 2: return _matrix(y, s, kind, pos_label, score_column, labels, names[1], drop_labels, one_vs_rest, notes)
-    if score_column is not None: raise InputError("score_column was given, but y_score is a single column")
+    for name, given in (("score_column", score_column), ("labels", labels)):
+        if given is not None: raise InputError(f"{name} was given, but y_score is a single column")
     return [_vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes)]
 
 def _fit_shapes(s, y, y_score):
@@ -547,24 +553,31 @@ def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), 
         if a.ndim != 1: raise InputError(f"{name!r} has shape {a.shape}; give one group per sample, or a table with a column per attribute")
         if spec is not None: return binned(name, a, spec, unknown_words, notes)
         codes, values = distinct(a, repr(name))
-    if len(values) > MAX_NUMERIC_GROUPS and all(_floats(v) or str(v).strip().lower() in unknown_words for v in values):
-        raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with bins={{{name!r}: [40, 60]}} (cut points) or bins={{{name!r}: 4}} (quantiles)")
+    if len(values) > MAX_NUMERIC_GROUPS and not any(isinstance(v, str) and v.strip().lower() not in unknown_words for v in values) and all(map(_floats, [v for v in values if not isinstance(v, str)])):
+        raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with bins={{{name!r}: [40, 60]}} (cut points) or bins={{{name!r}: 4}} (quantiles); codes of groups go in as text, .astype(str)")
     if len(values) > 20 and len(values) > len(codes) / 2: raise InputError(f"{name!r} has {len(values):,} distinct values in {len(codes):,} rows: it identifies samples and is no group")
     return _finish(name, codes, list(values), unknown_words, notes)
 
 # %% ../nbs/01_inputs.ipynb #c084
 def _quoted(names): return [f'"{n}"' if " & " in n else n for n in names]
 
+def _compress(key, known):
+    "The keys of the known samples as 0, 1, 2, … in the same order, and how many there are."
+    top = int(key[known].max(initial=0)) + 1
+    present = np.flatnonzero(np.bincount(key[known], minlength=1)) if top <= max(4096, 4 * len(key)) else np.unique(key[known])
+    return np.searchsorted(present, key), len(present)
+
 def intersect(parts:list) -> Grouping:
     "All combinations that occur of several attributes, such as `F & 60+`; unknown in one is unknown in the combination."
     known = np.all([g.codes >= 0 for g in parts], axis=0)
-    key = np.zeros(len(known), np.int64)
-    for g in parts: key = key * len(g.names) + g.codes
-    size = int(np.prod([len(g.names) for g in parts], dtype=float))
-    present = np.flatnonzero(np.bincount(key[known], minlength=size)) if size <= max(4096, 4 * len(key)) else np.unique(key[known])
-    codes = np.where(known, np.searchsorted(present, key), -1)
-    places = np.unravel_index(present, [len(g.names) for g in parts]) if len(present) else [[] for _ in parts]
-    names = [" & ".join(t) for t in zip(*([_quoted(g.names)[i] for i in place] for g, place in zip(parts, places)))]
+    key, size = np.zeros(len(known), np.int64), 1
+    for g in parts:
+        key, size = key * len(g.names) + g.codes, size * len(g.names)
+        if size > 4 * len(key) + 4096: key, size = _compress(key, known)            # keep only the combinations that occur
+    key, size = _compress(key, known)
+    first = np.zeros(size, np.int64); first[key[known][::-1]] = np.flatnonzero(known)[::-1]
+    codes = np.where(known, key, -1)
+    names = [" & ".join(t) for t in zip(*([_quoted(g.names)[c] for c in g.codes[first]] for g in parts))]
     n_unknown = int((~known).sum())
     return Grouping(" & ".join(_quoted([g.name for g in parts])), codes, names, {"(unknown in one of them)": n_unknown} if n_unknown else {})
 

@@ -25,13 +25,13 @@ from .masks import dice_summary, dice_values
 from .metrics import PUBLISHED, Comparison, Groups, Ranking, metric_parts, read_threshold
 from .report import SUMMARY, _cell, _html_table, _md, _md_table, as_list
 from .tables import _keys, _why_not, find_columns, open_table
-from .uncertainty import INFLUENCES, Columns, Scored, adjust, critical, linear, merged, order_of, ratio_influence, reweigh, two_sided
+from .uncertainty import INFLUENCES, Columns, Scored, adjust, critical, linear, order_of, ratio_influence, reweigh, two_sided
 
 # %% auto #0
-__all__ = ['GAPS', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'paired_moments', 'whole_draws', 'Redrawn',
-           'RedrawnMeans', 'GapMeasure', 'gap_measure', 'gap_of', 'as_latex', 'shown', 'ModelComparison', 'ScoredTask',
-           'DiceTask', 'redraw', 'error_of', 'performance_rows', 'calmed', 'change_limits', 'fairness_rows', 'judged',
-           'compare', 'summary_column', 'rises', 'summary_value']
+__all__ = ['GAPS', 'DOUBT', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'paired_moments', 'whole_draws',
+           'Redrawn', 'RedrawnMeans', 'GapMeasure', 'gap_measure', 'gap_of', 'as_latex', 'shown', 'ModelComparison',
+           'ScoredTask', 'DiceTask', 'redraw', 'error_of', 'performance_rows', 'gap_errors', 'change_limits',
+           'fairness_rows', 'judged', 'compare', 'summary_column', 'rises', 'summary_value']
 
 # %% ../nbs/09_paired.ipynb #c009
 def read_predictions(source, name:str="the model", notes:Notes|None=None, text=(), **columns) -> tuple:
@@ -287,34 +287,43 @@ def performance_rows(task, pairs, grouping, metrics, clusters, alpha, drawn, kin
     return rows
 
 # %% ../nbs/09_paired.ipynb #c048
-def calmed(drawn, seen, part) -> tuple:
-    "`(draws, values)` of the groups that take part, moved to values from which noise was taken off: groups that noise cannot tell apart are put together."
-    d, v = drawn[:, part], seen[part]
-    se = error_of(d)[0]
-    calm = merged(v, se) if len(v) > 1 and (se > 0).all() else v
+DOUBT = 3.0      # standard errors up to which the order of two differences is in doubt
+
+def gap_errors(drawn, seen, part) -> list:
+    "What the gap of the groups that take part may be off by, per draw: if the two groups that stand apart are truly the ones, and (where that is in doubt) if any pair in doubt could be."
+    v, d = seen[part], drawn[:, part]
+    if len(v) < 2 or not len(d) or np.isnan(v).any(): return [np.full(len(d), np.nan)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return d - np.nanmean(d, axis=0) + calm if len(d) else d, calm
+        e = d - np.nanmean(d, axis=0)
+    a, b = np.array(list(itertools.permutations(range(len(v)), 2))).T
+    off, top = e[:, a] - e[:, b], int(np.argmax(v[a] - v[b]))
+    short, se = (v[a] - v[b])[top] - (v[a] - v[b]), error_of(off[:, [top]] - off)[0]
+    doubt = (short <= DOUBT * se) | (np.arange(len(a)) == top)
+    return [off[:, top], *([off[:, doubt].max(axis=1)] if doubt.sum() > 1 else [])]
 
-def change_limits(off, seen:float, alpha:float) -> tuple:
-    "`(low, high, p)` of a difference that was `seen`, when draws of it are `off` by this much."
-    off = off[~np.isnan(off)]
-    if not len(off) or np.isnan(seen): return np.nan, np.nan, np.nan
-    beyond = min(np.sum(off >= seen), np.sum(off <= seen))
-    return float(seen - np.quantile(off, 1 - alpha / 2)), float(seen - np.quantile(off, alpha / 2)), float(min(1, 2 * (beyond + 1) / (len(off) + 1)))
+def change_limits(errors, seen:float, alpha:float) -> tuple:
+    "`(low, high, p)` of a difference that was `seen`, when it may be off by any of these `errors` (arrays of draws): all limits together, the largest p-value."
+    out = []
+    for off in errors:
+        off = off[~np.isnan(off)]
+        if not len(off) or np.isnan(seen): return np.nan, np.nan, np.nan
+        beyond = min(np.sum(off >= seen), np.sum(off <= seen))
+        out.append((seen - np.quantile(off, 1 - alpha / 2), seen - np.quantile(off, alpha / 2), min(1, 2 * (beyond + 1) / (len(off) + 1))))
+    low, high, p = zip(*out)
+    return float(min(low)), float(max(high)), float(max(p))
 
 # %% ../nbs/09_paired.ipynb #c050
 def fairness_rows(task, pairs, grouping, gaps, clusters, alpha, drawn, notes) -> tuple:
     "`(rows, model → measure → value)` for the gaps of one attribute, from values `drawn` by `redraw`."
     rows, models, metrics = [], list(dict.fromkeys(x for p in pairs for x in p)), list(dict.fromkeys(m for g in gaps for m in g.needs))
     part = {x: np.all([task.part(m, grouping, x) for m in models], axis=0) for x in metrics}
-    all_of = {x: np.ones(p.sum(), bool) for x, p in part.items()}
     value = {m: {g.name: float(g.of([gap_of(task.values(m, grouping, x), part[x]) for x in g.needs])) for g in gaps} for m in models}
-    calm = {m: {x: calmed(drawn[m][x], task.values(m, grouping, x), part[x]) for x in metrics} for m in models}
-    off = {m: {g.name: g.of([gap_of(calm[m][x][0], all_of[x]) for x in g.needs]) - g.of([gap_of(calm[m][x][1], all_of[x]) for x in g.needs]) for g in gaps} for m in models}
+    errors = {m: {x: gap_errors(drawn[m][x], task.values(m, grouping, x), part[x]) for x in metrics} for m in models}
+    off = lambda m, g: [g.of([errors[m][x][min(case, len(errors[m][x]) - 1)] for x in g.needs]) - g.of([0.0] * len(g.needs)) for case in range(max(len(errors[m][x]) for x in g.needs))]
     for g, (a, b) in itertools.product(gaps, pairs):
-        d, error = value[b][g.name] - value[a][g.name], off[b][g.name] - off[a][g.name]
-        ok = np.mean(~np.isnan(error)) if len(error) else 0
+        d, error = value[b][g.name] - value[a][g.name], [y - x for x in off(a, g) for y in off(b, g)]
+        ok = np.mean(~np.isnan(error[0])) if len(error[0]) else 0
         if 0 < ok < 1: notes.add(f"{grouping.name}: {g.name} is undefined in {1 - ok:.1%} of the draws, since a group is small; its interval is from the others")
         low, high, p = change_limits(error, d, alpha)
         rows.append(dict(kind="fairness", attribute=grouping.name, group="", measure=g.name, a=a, b=b, value_a=value[a][g.name], value_b=value[b][g.name], difference=d, low=low, high=high,

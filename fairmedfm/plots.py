@@ -191,9 +191,8 @@ def group_numbers(report, metric=None, *, target=None, attribute=None) -> pd.Dat
     return out
 
 def confidence_of(report):
-    "The level of a report's intervals, if it says so."
-    m = report.metadata
-    return m.get("ci") or (m.get("uncertainty") or {}).get("ci")
+    "The level of a report's intervals, if it has any."
+    return report.metadata.get("ci")
 
 # %% ../nbs/06_plots.ipynb #c032
 def _show(v) -> str: return "–" if v is None or not np.isfinite(v) else (f"{v:.3f}" if abs(v) < 10 else f"{v:,.1f}").replace("-", "−")
@@ -442,6 +441,7 @@ def roc_by_group(
     return draw_roc(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
 
 def draw_roc(a:Asked, ax=None, ci=.95, band=True):
+    "`roc_by_group` of a comparison at hand."
     titles = dict(title="ROC by ", x="false positive rate", y="sensitivity", value="AUC", rises=True)
     start = lambda *args: [np.vstack([[0, 0, p[0, 2]], p]) for p in roc_points(*args)]
     ax = _curves(a, ax, start, "auc", titles, band, ci, baseline=([0, 1], [0, 1]))
@@ -453,6 +453,7 @@ def pr_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, 
     return draw_pr(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
 
 def draw_pr(a:Asked, ax=None, ci=.95, band=True):
+    "`pr_by_group` of a comparison at hand."
     titles = dict(title="Precision and recall by ", x="recall (sensitivity)", y="precision (positive predictive value)", value="AP", rises=False)
     ax = _curves(a, ax, pr_points, "ap", titles, band, ci)
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.03)); return ax
@@ -472,6 +473,7 @@ def calibration_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:flo
     return draw_calibration(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
 
 def draw_calibration(a:Asked, ax=None, ci=.95, band=True):
+    "`calibration_by_group` of a comparison at hand."
     if a.c.q.prob is None: raise InputError("calibration needs probabilities, but these scores are a bare ranking")
     prob = lambda y, s, w, clusters, z: calibration_points(y, s if a.c.q.kind == "probability" else sigmoid(s), w, clusters, z)
     titles = dict(title="Calibration by ", x="mean score", y="share of positives", value="ECE", rises=False)
@@ -489,6 +491,7 @@ def score_histograms(y_true, y_score, sensitive_features, *, ax=None, bins_drawn
     return draw_histograms(asked(y_true, y_score, sensitive_features, **options), ax, bins_drawn, threshold)
 
 def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
+    "`score_histograms` of a comparison at hand."
     rank = a.c.q.prob is None
     scale = (lambda v: v) if rank or not _crowded(a.c.q.prob) else _odds
     value = (lambda s: s) if rank or a.c.q.kind == "probability" else sigmoid
@@ -546,7 +549,9 @@ def _ends(parts):
     x = np.concatenate([*parts]) if any(map(len, parts)) else np.zeros(1)
     return (x.min(), x.max()) if np.ptp(x) else (x[0] - .05, x[0] + .05)
 
-def dice_of(dice, label="Dice"): return dice_values(dice) if label == "Dice" else as_array(dice, label).astype(float)
+def dice_of(dice, label="Dice"):
+    "Checked Dice values, or the floats of any other score per sample."
+    return dice_values(dice) if label == "Dice" else as_array(dice, label).astype(float)
 
 def _one_attribute(sensitive_features, bins, unknown, n):
     parts = groupings(sensitive_features, n, bins=bins, unknown=unknown, notes=Notes())

@@ -393,7 +393,9 @@ def _given(dice, notes) -> dict:
     "Structure → metric → values, from given Dice values: a vector, or a table with a column per structure."
     columns = feature_columns(dice) if isinstance(dice, dict) or hasattr(dice, "columns") else {None: dice}
     if not columns: raise InputError("dice holds no column")
-    return {name: {"dice": dice_values(v, notes)} for name, v in columns.items()}
+    out = {name: {"dice": dice_values(v, notes)} for name, v in columns.items()}
+    if len({len(v["dice"]) for v in out.values()}) > 1: raise InputError(f"the structures of dice have different lengths ({some(len(v['dice']) for v in out.values())})")
+    return out
 
 def _computed(samples) -> dict:
     "Structure → metric → values, from the rows of `mask_scores`."

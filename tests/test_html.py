@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +21,8 @@ from hypothesis import strategies as st  # noqa: E402
 
 from fairmedfm import html, plots  # noqa: E402
 from fairmedfm.core import InputError  # noqa: E402
-from fairmedfm.report import FairnessReport, evaluate, evaluate_segmentation  # noqa: E402
+from fairmedfm.report import evaluate, evaluate_segmentation  # noqa: E402
+from fairmedfm.uncertainty import Uncertainty  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::fairmedfm.core.FairnessWarning")
 EVIL = "<script>window.pwned=1;alert(1)</script>"
@@ -34,14 +36,14 @@ def people(n=400, seed=0):
     return g, y, 1 / (1 + np.exp(-rng.normal(2 * y - 1.6 - .5 * (g.sex == "F") * y, 1.1)))
 
 
-def with_pairs(r, verdict, low=None, high=None, metric="auc", tolerance=None):
+def with_pairs(r, verdict, low=None, high=None, metric="auc", tolerance=None, difference=None):
     "The report with the pairs of a metric and made-up intervals and verdicts."
-    out = FairnessReport(r.task, r.summary, r.by_group, r.overall, [], {**r.metadata, "ci": .95})
-    p = plots.pair_numbers(r, metric)
-    out.pairwise = p.assign(metric=metric, low=p.difference - .1 if low is None else low, high=p.difference + .1 if high is None else high, verdict=verdict, p_value=.04, p_adjusted=.2, detectable=.21, tolerance=tolerance or np.nan)
-    g = plots.group_numbers(r, metric)
-    out.intervals = g.assign(metric=metric, low=g.value - .05, high=g.value + .05)[["attribute", "group", "metric", "value", "low", "high"]]
-    return out
+    p, g = plots.pair_numbers(r, metric), plots.group_numbers(r, metric)
+    pairs = p.assign(metric=metric, low=p.difference - .1 if low is None else low, high=p.difference + .1 if high is None else high, verdict=verdict, p_value=.04, p_adjusted=.2, detectable=.21, tolerance=tolerance or np.nan)
+    if difference is not None: pairs["difference"] = difference
+    intervals = g.assign(metric=metric, low=g.value - .05, high=g.value + .05, estimate=g.value)[["attribute", "group", "metric", "value", "estimate", "low", "high"]]
+    tests = pd.DataFrame({"attribute": r.attributes, "metric": metric, "n_groups": 2, "statistic": 1.5, "p_value": .0004, "p_adjusted": .2, "method": "made up"})
+    return replace(r, warnings=[], metadata={**r.metadata, "ci": .95}, uncertainty=Uncertainty(intervals, pairs, tests, pd.DataFrame()))
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +143,7 @@ def test_every_claim_rests_on_a_verdict(rows):
     g, y, s = people()
     r = evaluate(y, s, g, bins={"age": [40, 60]})
     mid, half = np.array([x for _, x, _ in rows]), np.array([x for *_, x in rows])
-    told = with_pairs(r, [v for v, *_ in rows], mid - half, mid + half, tolerance=.05)
-    told.pairwise["difference"] = mid
+    told = with_pairs(r, [v for v, *_ in rows], mid - half, mid + half, tolerance=.05, difference=mid)
     sentences, caveat = html.in_short(told, most=99)
     shown = [s for s in sentences if s.verdict == "different"]
     assert bool(caveat) == ("cannot say" in [v for v, *_ in rows]) and len(shown) == sum(v == "different" for v, *_ in rows)

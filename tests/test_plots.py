@@ -3,6 +3,7 @@ import io
 import re
 import warnings
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,8 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from fairmedfm import plots  # noqa: E402
 from fairmedfm.core import InputError  # noqa: E402
-from fairmedfm.report import FairnessReport, evaluate, evaluate_segmentation  # noqa: E402
+from fairmedfm.report import evaluate, evaluate_segmentation  # noqa: E402
+from fairmedfm.uncertainty import Uncertainty  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::fairmedfm.core.FairnessWarning")
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{1}{0}$ $$", "_hidden", "a\x00b\x1b[31m\nc", "x" * 120, "名前 Ωμέγα", "\u202egnp.exe", "</svg>", "&amp; \"q\" 'q'"]
@@ -41,14 +43,13 @@ def data(k=2, n=60, names=None, seed=0):
     return y.astype(int), s, pd.Series([names[i] for i in group], name="site")
 
 
-def with_intervals(r, metric, tolerance=None):
+def with_intervals(r, metric, tolerance=None, verdict=None, pairs=None):
     "The report with made-up intervals in the shape that the chapter on uncertainty gives."
-    out = FairnessReport(r.task, r.summary, r.by_group, r.overall, [], {**r.metadata, "ci": .95})
     g, p = plots.group_numbers(r, metric), plots.pair_numbers(r, metric)
-    out.intervals = g.assign(metric=metric, low=g.value - .03, high=g.value + .04)[["attribute", "group", "metric", "value", "low", "high"]]
     low, high = p.difference - .05, p.difference + .05
-    out.pairwise = p.assign(metric=metric, low=low, high=high, verdict=np.where((low > 0) | (high < 0), "different", "cannot say"), tolerance=np.nan if tolerance is None else tolerance)
-    return out
+    told = p.assign(metric=metric, low=low, high=high, verdict=np.where((low > 0) | (high < 0), "different", "cannot say") if verdict is None else verdict, tolerance=np.nan if tolerance is None else tolerance)
+    intervals = g.assign(metric=metric, low=g.value - .03, high=g.value + .04, estimate=g.value)[["attribute", "group", "metric", "value", "estimate", "low", "high"]]
+    return replace(r, metadata={**r.metadata, "ci": .95}, uncertainty=Uncertainty(intervals, told if pairs is None else pairs, pd.DataFrame(), pd.DataFrame()))
 
 
 def drawn(ax):
@@ -148,8 +149,7 @@ def test_a_forest_shows_the_report():
 
 def test_differences_show_first_minus_second_with_their_verdict():
     y, s, g = data(3)
-    r = with_intervals(evaluate(y, s, g), "auc", tolerance=.02)
-    r.pairwise["verdict"] = ["different", "alike", "cannot say"]
+    r = with_intervals(evaluate(y, s, g), "auc", .02, ["different", "alike", "cannot say"])
     ax = plots.differences(r)
     marks = [(l.get_xdata()[0], l.get_marker()) for l in ax.lines if len(l.get_xdata()) == 1]
     v = r.by_group["auc"].to_numpy()
@@ -162,8 +162,8 @@ def test_many_groups_are_compared_with_the_rest_or_the_largest():
     y, s, g = data(6)
     r = evaluate(y[:-5], s[:-5], g[:-5])
     assert set(plots.pair_numbers(r).group_b) == {"group 00"} and len(plots.pair_numbers(r)) == 5
-    told = with_intervals(r, "auc")
-    told.pairwise = pd.DataFrame([("site", "auc", f"group {i:02d}", b, .01, -.1, .1, "cannot say") for i in range(6) for b in ("(rest)", "group 05")], columns=["attribute", "metric", "group_a", "group_b", "difference", "low", "high", "verdict"])
+    pairs = pd.DataFrame([("site", "auc", f"group {i:02d}", b, .01, -.1, .1, "cannot say") for i in range(6) for b in ("(rest)", "group 05")], columns=["attribute", "metric", "group_a", "group_b", "difference", "low", "high", "verdict"])
+    told = with_intervals(r, "auc", pairs=pairs)
     p = plots.pair_numbers(told)
     assert set(p.group_b) == {"(rest)"} and p.n_b.tolist() == [len(y) - 5 - n for n in p.n_a]
     assert "the rest" in " ".join(t.get_text() for t in check(plots.differences(told)).texts)

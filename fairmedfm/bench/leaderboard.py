@@ -303,7 +303,7 @@ def plot_tradeoff(board:Leaderboard, ax=None):
     for i, m in enumerate(board.cells.columns):
         ax.plot(s.gap[m], s.utility[m], ls="", marker=look(i).mark, color=look(i).colour, ms=8 if s.pareto[m] else 6, mfc=look(i).colour if s.pareto[m] else "none")
         ax.annotate(str(m), (s.gap[m], s.utility[m]), (6, 4), textcoords="offset points", fontsize="small", parse_math=False)
-    ax.margins(.16)
+    ax.margins(.16); ax.locator_params(nbins=5)
     ax.set(xlabel=f"{board.names[1]} (mean)", ylabel=f"{board.names[0]} (mean)"); ax.spines[["top", "right"]].set_visible(False)
     return ax
 

@@ -161,7 +161,8 @@ def load_tinyvit_sam(spec:SegSpec, path) -> SamNet:
     net = SamNet(spec, TinyVitEncoder(shape, state["image_encoder.neck.0.weight"].shape[0]), **_decoder_shape(state))
     return load_exactly(net, state, spec.keys.missing, (*spec.keys.unexpected, *_NUMBERS), f"{spec.name} ({path.name})")
 
-_TINYVIT = Keys(unexpected=((r"image_encoder\.vit\.(norm_head|head)\.", "the classifier that TinyViT was distilled with"),
+_TINYVIT = Keys(missing=((r".*\.num_batches_tracked$", "a counter that evaluation does not read"),),
+                unexpected=((r"image_encoder\.vit\.(norm_head|head)\.", "the classifier that TinyViT was distilled with"),
                             (r".*\.(attention_bias_idxs|ab)$", "tables that are computed")))
 
 # %% ../../nbs/27_models.sam.ipynb #c034
