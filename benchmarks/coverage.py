@@ -21,7 +21,7 @@ from scipy.special import expit, ndtr, ndtri
 from fairmedfm.core import FairnessWarning
 from fairmedfm.inputs import Grouping, Question
 from fairmedfm.metrics import Comparison
-from fairmedfm.uncertainty import (BIN_EDGES, Job, Paired, Scored, coupling, debiased_gap, estimate, gap_change, gap_interval, mask_uncertainty, part_in,
+from fairmedfm.uncertainty import (BIN_EDGES, Paired, Scored, coupling, debiased_gap, estimate, gap_change, gap_interval, mask_uncertainty, part_in,
                                    permutation_p, shuffle_of)
 
 T = 0.3                                              # the decision threshold
@@ -181,7 +181,7 @@ def gaps(groups, reps, metric="auc", seed=0):
         e = estimate(cols, metric)
         take = part_in(cols, e, .05)
         k = slice(0, cols.k)
-        low, high = gap_interval(Job("group", None, cols, e, None, take), .05)
+        low, high = gap_interval(e, take, .05)
         raw.append(np.ptp(e.value[k][take]) - true); clean.append(debiased_gap(e.centre[k][take], e.error(.05)[k][take])[0] - true); hit.append(low <= true + 1e-12 and true <= high)
     return np.mean(raw), np.mean(clean), np.mean(hit)
 
@@ -202,7 +202,7 @@ def paired(groups_a, groups_b, reps, metric="auc", alike=.8, seed=0):
         p = Paired(estimate(ca, metric), estimate(cb, metric), *coupling(ca, cb, metric))
         for store, (low, high), want in ((hits[0], p.change(.05, np.arange(k)), tb - ta),
                                          (hits[1], p.of_pair(.05, np.flatnonzero(ca.pairs[:, 1] < k)), np.array([tb[i] - tb[j] - ta[i] + ta[j] for i, j in ca.pairs if j < k])),
-                                         (hits[2], gap_change(p, np.ones(k, bool), .05)[:2], np.ptp(tb) - np.ptp(ta))):
+                                         (hits[2], gap_change(p, np.ones(k, bool), .05), np.ptp(tb) - np.ptp(ta))):
             store.extend(np.atleast_1d((np.asarray(low) <= want + 1e-12) & (want - 1e-12 <= np.asarray(high))))
     return tuple(map(np.mean, hits))
 

@@ -13,7 +13,10 @@ _EXPORTS = {
         "metric_gap", "group_metric", "performance_scaled_disparity",
     ),
     "masks": ("dice_gap", "worst_group_dice", "dice_std", "dice_skewness", "equity_scaled_dice", "mask_scores", "read_mask"),
+    "uncertainty": ("Accumulator",),
     "report": ("evaluate", "evaluate_segmentation", "FairnessReport"),
+    "paired": ("compare", "ModelComparison"),
+    "train.metric": ("FairnessMetric",),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 

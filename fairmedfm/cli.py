@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from .core import InputError, Notes, plural, some, unknown_name
+from .core import InputError, Notes, require, plural, some, unknown_name
 
 # %% auto #0
 __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTIONS', 'MASK_OPTIONS', 'BOTH_OPTIONS',
@@ -29,7 +29,8 @@ __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTI
            'group_frame', 'class_names', 'labels_and_scores', 'keywords', 'check_finite', 'from_one', 'intervals',
            'score_classes', 'folder_of', 'score_masks', 'score_dice', 'found_by_name', 'found_line', 'their_words',
            'report_of', 'make_report', 'check_outputs', 'write_outputs', 'say', 'put', 'let_go', 'on_terminal', 'emit',
-           'score', 'demo_table', 'explain', 'demo_report', 'demo', 'Command', 'build_parser', 'parse', 'main']
+           'score', 'demo_table', 'explain', 'demo_report', 'demo', 'Command', 'list_datasets', 'list_models',
+           'show_rows', 'named', 'prepare', 'fetch', 'run', 'compare', 'build_parser', 'parse', 'main']
 
 # %% ../nbs/60_cli.ipynb #c009
 class Option(NamedTuple):
@@ -709,8 +710,64 @@ class Command(NamedTuple):
     run: Callable
     about: str = ""                 # more for its own help
     table: bool = False             # takes a table of predictions
+    name_of: str = ""               # what its one positional argument names, if it takes one
+    whole: bool = False             # `run` takes the rest of the command line as it stands
 
-# %% ../nbs/60_cli.ipynb #c158
+# %% ../nbs/60_cli.ipynb #c159
+def list_datasets(given:dict) -> int:
+    "`fairmedfm datasets`: the rows of the catalogue."
+    from fairmedfm.data.catalog import datasets_table
+    return show_rows(datasets_table(given.get("task")))
+
+def list_models(given:dict) -> int:
+    "`fairmedfm models`: the rows of the catalogue, and what runs here."
+    require("torch", "cls", why="fairmedfm models")
+    from fairmedfm.models.catalog import models_table
+    return show_rows(models_table(given.get("pretrained", "./pretrained")))
+
+def show_rows(frame) -> int:
+    "A table on stdout, nothing cut off."
+    import pandas as pd
+    with pd.option_context("display.max_colwidth", None): print(frame.to_string(index=False, na_rep=""))
+    return 0
+
+# %% ../nbs/60_cli.ipynb #c161
+def named(given:dict, what:str) -> str:
+    "The positional argument, or an error that says what is missing."
+    if "name" not in given: raise InputError(f"name {what}: fairmedfm datasets lists them")
+    return given["name"]
+
+def prepare(given:dict) -> int:
+    "`fairmedfm prepare`: an unpacked release as a checked table."
+    from fairmedfm.data.catalog import prepare_dataset
+    print(prepare_dataset(named(given, "the dataset to prepare"), given.get("raw"), given.get("out"), quiet="quiet" in given, again="again" in given))
+    return 0
+
+def fetch(given:dict) -> int:
+    "`fairmedfm download`: a bundle that its authors publish."
+    from fairmedfm.data.catalog import download
+    print(download(named(given, "the bundle to download"), given.get("out"), sha256=given.get("sha256"), keep="keep" in given, quiet="quiet" in given))
+    return 0
+
+# %% ../nbs/60_cli.ipynb #c163
+def run(argv) -> int:
+    "`fairmedfm run`: from a dataset and a model to predictions and a report."
+    require("torch", "cls", why="fairmedfm run")
+    if {"-h", "--help"} & set(argv):
+        from fairmedfm.bench.config import add_run_arguments
+        add_run_arguments(parser := Parser(prog="fairmedfm run", description="Run a benchmark experiment."))
+        return print(parser.format_help()) or 0
+    from fairmedfm.bench.run import run_from_args
+    return run_from_args(argv)
+
+def compare(argv) -> int:
+    "`fairmedfm compare`: a leaderboard of many runs."
+    from fairmedfm.bench.leaderboard import add_compare_arguments, run_compare
+    parser = Parser(prog="fairmedfm compare", description="A leaderboard of runs.")
+    add_compare_arguments(parser)
+    return run_compare(parser.parse_args(argv))
+
+# %% ../nbs/60_cli.ipynb #c165
 SCORE_ABOUT = """Columns are found by their common names (label, y_true, target; score, y_score, prob; label_x with score_x; prob_0 prob_1;
 dice; pred_mask with gt_mask) unless they are named. Tables: CSV and relatives, Parquet, Feather, Excel, JSON, JSON Lines,
 also packed (.gz .bz2 .xz .zip). Exit codes: 0 fine, 2 something to mend, 3 nothing could be compared.
@@ -728,9 +785,19 @@ COMMANDS = (
     Command("demo", "score a real table that comes with the package, and explain what it shows", DEMO_OPTIONS, demo,
             "The table is of NHEFS, a US health survey (public domain): 1,629 people, who of them died by 1992, and the risk that a\n"
             "logistic regression on other factors of 1971 gave them. It works offline."),
+    Command("run", "run a benchmark experiment: dataset, model, usage, method", (), run, whole=True),
+    Command("compare", "a leaderboard of many runs", (), compare, whole=True),
+    Command("datasets", "the datasets of the benchmark and how to get them", (Option("--task", "which", "classification or segmentation only", ("cls", "seg")),), list_datasets),
+    Command("models", "the models of the benchmark and what runs here", (Option("--pretrained", "where", "folder of weights (default: ./pretrained)", "DIR"),), list_models),
+    Command("prepare", "make a checked table of an unpacked release", (
+        Option("--raw", "files", "folder of the release as its authors publish it", "DIR"), Option("--out", "files", "folder for the table (default: ./data/NAME)", "DIR"),
+        Option("--again", "files", "prepare even if it is finished"), Option("--quiet -q", "output", "no progress")), prepare, name_of="dataset"),
+    Command("download", "fetch a bundle that its authors publish, and go on where it stopped", (
+        Option("--out", "files", "folder below which it is unpacked", "DIR"), Option("--sha256", "files", "what the archive has to be, if you know it", "HEX"),
+        Option("--keep", "files", "keep the archive"), Option("--quiet -q", "output", "no progress")), fetch, name_of="bundle"),
 )
 
-# %% ../nbs/60_cli.ipynb #c160
+# %% ../nbs/60_cli.ipynb #c167
 def build_parser(commands=COMMANDS) -> Parser:
     "The parser of the whole command line."
     from fairmedfm import __version__
@@ -741,16 +808,18 @@ def build_parser(commands=COMMANDS) -> Parser:
     rows = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for c in commands:
         sub = rows.add_parser(c.name, help=c.help, description=c.help[0].upper() + c.help[1:] + ".", epilog=c.about, **shape)
+        if c.name_of: sub.add_argument("name", nargs="?", default=argparse.SUPPRESS, metavar=c.name_of.upper(), help=f"the {c.name_of}'s name")
         if c.table: sub.add_argument("predictions", nargs="?", default=argparse.SUPPRESS, help="a table of samples; - for standard input")
         add_options(sub, c.options)
     return parser
 
-# %% ../nbs/60_cli.ipynb #c162
+# %% ../nbs/60_cli.ipynb #c169
 def parse(argv, commands=COMMANDS) -> tuple:
     "`(command, arguments given)`."
     names = {c.name: c for c in commands}
     if not argv: raise InputError(f"name a command: {', '.join(names)} (fairmedfm --help explains them)")
     if not argv[0].startswith("-") and argv[0] not in names: raise unknown_name("command", argv[0], names)
+    if argv[0] in names and names[argv[0]].whole: return names[argv[0]], list(argv[1:])
     space, rest = build_parser(commands).parse_known_args(argv)
     given = vars(space)
     command = names.get(given.pop("command", None))
@@ -760,7 +829,7 @@ def parse(argv, commands=COMMANDS) -> tuple:
     if rest: raise stray(rest, command.options)
     return command, values_of(take_table(given, command.options) if command.table else given, command.options)
 
-# %% ../nbs/60_cli.ipynb #c166
+# %% ../nbs/60_cli.ipynb #c173
 def main(argv=None) -> int:
     """Run a command line (by default the program's own); returns the exit code: 0 fine, 2 something to mend, 3 nothing could be compared,
     1 a bug, 130 interrupted, 141 pipe closed."""

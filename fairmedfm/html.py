@@ -24,21 +24,22 @@ from .core import InputError, Notes, plural, require, some, unknown_name, write_
 from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS
 from .metrics import METRICS, Comparison, metric_parts
-from .plots import (NAMES, REST, Asked, clean, column_of, confidence_of, counts, dice_by_group, dice_by_size, differences, draw_calibration, draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers,
-                             pick, to_svg, tolerance_of, trade_off, units, verdict_kind, words)
+from .plots import (NAMES, REST, Asked, clean, column_of, confidence_of, counts, dice_by_group, dice_by_size, differences, draw_calibration,
+                             draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers, pick, to_svg, tolerance_of, trade_off, units,
+                             verdict_kind, words)
 from .report import FairnessReport, _assumptions, _behind, _cell, _headline, _plain, _shown
 
 # %% auto #0
-__all__ = ['FRAMES', 'UNCLEAR', 'NO_INTERVALS', 'BY_CHANCE', 'RANGES', 'BETTER', 'SUMMARY_WORDS', 'UNCERTAINTY_WORDS', 'WHOLE',
-           'CAPTIONS', 'HEADINGS', 'MOST_SHELVES', 'GROUPING', 'MOST_CURVES', 'CARD', 'TEMPLATES', 'SETTINGS', 'frames',
-           'numbers', 'fingerprint', 'Sentence', 'detectable_of', 'headline_metrics', 'in_short', 'definitions',
-           'SimpleText', 'Cell', 'Table', 'cell', 'groups_table', 'interval_lookup', 'summary_table', 'frame_table',
-           'Picture', 'page_style', 'new_axes', 'Album', 'Shelf', 'overview', 'by_metric', 'Samples', 'comparisons',
-           'threshold_of', 'curves', 'card_fields', 'some_words', 'script_json', 'facts', 'assumptions', 'smallest',
-           'to_html', 'page', 'tex', 'to_latex']
+__all__ = ['FRAMES', 'TAGS', 'UNCLEAR', 'NO_INTERVALS', 'BY_CHANCE', 'RANGES', 'BETTER', 'SUMMARY_WORDS', 'UNCERTAINTY_WORDS',
+           'WHOLE', 'CAPTIONS', 'HEADINGS', 'SHORT', 'MOST_SHELVES', 'GROUPING', 'MOST_CURVES', 'CARD', 'TEMPLATES',
+           'SETTINGS', 'SECTIONS', 'frames', 'numbers', 'fingerprint', 'Sentence', 'detectable_of', 'headline_metrics',
+           'in_short', 'definitions', 'SimpleText', 'Cell', 'Table', 'cell', 'groups_table', 'interval_lookup',
+           'summary_table', 'frame_table', 'Picture', 'page_style', 'new_axes', 'Album', 'Shelf', 'overview',
+           'by_metric', 'Samples', 'comparisons', 'threshold_of', 'curves', 'card_fields', 'some_words', 'script_json',
+           'facts', 'assumptions', 'smallest', 'to_html', 'page', 'tex', 'to_latex']
 
 # %% ../nbs/07_html.ipynb #c007
-FRAMES = ("intervals", "pairwise", "tests", "gaps")
+FRAMES = ("intervals", "tests", "pairwise", "gaps")
 
 def frames(report) -> dict:
     "The frames of uncertainty that a report has, by name, with plain columns."
@@ -48,7 +49,7 @@ def frames(report) -> dict:
 def numbers(report) -> dict:
     "What a report says in numbers, as plain data: without the version, the wording and the settings."
     d = report.to_dict()
-    return {**{k: d[k] for k in ("task", "overall", "summary", "by_group", "unknown")}, **{k: _plain(f.to_dict("records")) for k, f in frames(report).items()}}
+    return {k: d[k] for k in ("task", "overall", "summary", "by_group", "unknown", *FRAMES) if k in d}
 
 def fingerprint(x) -> str:
     "SHA-256 of a report's numbers, of a file (a `Path`), or of any array, column or table."
@@ -66,7 +67,9 @@ class Sentence:
     text: str
     verdict: str|None = None
     @property
-    def tag(self): return {"different": "Shown different:", "alike": "Shown alike:", "unclear": "Cannot say:"}.get(self.verdict, "")
+    def tag(self): return f"{TAGS[self.verdict].capitalize()}:" if self.verdict else ""
+
+TAGS = {"different": "shown different", "unclear": "cannot say", "alike": "shown alike"}
 
 def _n(v) -> str: return f"{v:.3f}".replace("-", "−") if abs(v) < 10 else f"{v:,.1f}".replace("-", "−")
 
@@ -80,11 +83,13 @@ def _unproven(report, metric, target) -> list:
     out, (name, column, title, better) = [], column_of(report, metric)
     for a, g in group_numbers(report, metric, target=target).groupby("attribute", sort=False):
         g = g[np.isfinite(g["value"])]
-        if len(g) < 2: out.append(Sentence(f"{_label(title, a, target)}: fewer than two groups have a value, so there is nothing to compare.")); continue
+        if len(g) < 2:
+            out.append(Sentence(f"{_label(title, a, target)}: fewer than two groups have a value, so there is nothing to compare."))
+            continue
         lo, hi = g.loc[g["value"].idxmin()], g.loc[g["value"].idxmax()]
-        size = g.loc[g["n"].idxmin()]
-        out.append(Sentence(f"{_label(title, a, target)}: lowest in {clean(lo.group)} ({_n(lo.value)}, n = {lo.n:,}), highest in {clean(hi.group)} ({_n(hi.value)}, n = {hi.n:,}); the gap seen is {_n(hi.value - lo.value)}."
-                            + (f" The smallest of {len(g)} groups is {clean(size.group)} with {plural(int(size.n), 'sample')}." if len(g) > 2 else "")))
+        size, one = g.loc[g["n"].idxmin()], lambda r: f"{clean(r.group)} ({_n(r.value)}, n = {r.n:,})"
+        small = f" The smallest of {len(g)} groups is {clean(size.group)} with {plural(int(size.n), 'sample')}." if len(g) > 2 else ""
+        out.append(Sentence(f"{_label(title, a, target)}: lowest in {one(lo)}, highest in {one(hi)}; the gap seen is {_n(hi.value - lo.value)}.{small}"))
     return out
 
 def _label(title, attribute, target): return f"{title[0].upper()}{title[1:]} by {clean(attribute)}" + (f", {clean(target)}" if target else "")
@@ -98,7 +103,8 @@ def _proven(report, metric, target) -> list:
     t["kind"] = [verdict_kind(v) if v is not None and v == v else "different" if lo > 0 or hi < 0 else "unclear" for v, lo, hi in zip(t["verdict"], t["low"], t["high"])]
     for a, part in t[t["low"].notna()].groupby("attribute", sort=False):
         for r in part[part["kind"] == "different"].itertuples():
-            out.append(Sentence(f"{_label(title, a, target)}: {clean(r.group_a)} is {_side(r.difference, title, better)} than {_other(r.group_b)}; {level}interval of the difference {_n(r.low)} to {_n(r.high)}.", "different"))
+            say = f"{clean(r.group_a)} is {_side(r.difference, title, better)} than {_other(r.group_b)}; {level}interval of the difference {_n(r.low)} to {_n(r.high)}."
+            out.append(Sentence(f"{_label(title, a, target)}: {say}", "different"))
         for kind, say in (("alike", _alike), ("unclear", _unclear)):
             rest = part[part["kind"] == kind]
             if len(rest): out.append(Sentence(f"{_label(title, a, target)}: " + say(rest, tolerance, detect), kind))
@@ -120,7 +126,9 @@ def _pairs(t, most=3):
 
 def _reach(t): return f"{_n(t['low'].min())} to {_n(t['high'].max())}"
 
-def _alike(t, tolerance, detect): return f"{_pairs(t)} differ by less than the tolerance" + (f" of {tolerance:g}" if tolerance else "") + f"; the interval{'s reach' if len(t) > 1 else ' reaches'} from {_reach(t)}."
+def _alike(t, tolerance, detect):
+    of = f" of {tolerance:g}" if tolerance else ""
+    return f"{_pairs(t)} differ by less than the tolerance{of}; the interval{'s reach' if len(t) > 1 else ' reaches'} from {_reach(t)}."
 
 def _unclear(t, tolerance, detect):
     found = [d for k in zip(t["attribute"], t["group_a"], t["group_b"]) if np.isfinite(d := detect.get(k, np.nan))]
@@ -141,16 +149,17 @@ def in_short(report, most:int=8) -> tuple:
     for metric in headline_metrics(report):
         for target in report.targets or [None]: out += (_proven if proven else _unproven)(report, metric, target)
     if proven and not out: proven, out = False, [s for m in headline_metrics(report) for t in report.targets or [None] for s in _unproven(report, m, t)]
-    rank = {"different": 0, "alike": 2, "unclear": 1, None: 0}
     if not proven and len(out) > most: out = _widest(report, most)
-    kept = sorted(out, key=lambda s: rank[s.verdict])[:most] if len(out) > most else out
+    kept = sorted(out, key=lambda s: [*TAGS, None].index(s.verdict))[:most] if len(out) > most else out
     more = [s for s in out if s not in kept]
-    if more: kept = [*kept, Sentence("In the tables below: " + ", ".join(f"{plural(sum(s.verdict == v for s in more), 'more finding')} of “{w}”" for v, w in (("different", "shown different"), ("unclear", "cannot say"), ("alike", "shown alike")) if any(s.verdict == v for s in more)) + ".")]
+    counted = [f"{plural(n, 'more finding')} of “{w}”" for v, w in TAGS.items() if (n := sum(s.verdict == v for s in more))]
+    if counted: kept = [*kept, Sentence(f"In the tables below: {', '.join(counted)}.")]
     return kept, NO_INTERVALS + BY_CHANCE[report.task] if not proven else UNCLEAR if any(s.verdict == "unclear" for s in out) else ""
 
 UNCLEAR = "“Cannot say” is not “no difference”: the data allow for every difference in the stated range, zero or not."
 
-NO_INTERVALS = "Differences without intervals may be noise. This report was made without intervals, so it shows where to look, not what is real: groups that a model serves equally well also differ in a sample"
+NO_INTERVALS = ("Differences without intervals may be noise. This report was made without intervals, so it shows where to look, not what is real: "
+                "groups that a model serves equally well also differ in a sample")
 BY_CHANCE = {"cls": "; two groups of 100 people with the same true AUC of 0.80 show a gap of 0.065 on average.", "seg": ", the more the smaller they are."}
 
 def _widest(report, most):
@@ -159,14 +168,16 @@ def _widest(report, most):
     gap = "delta_dice" if report.task == "seg" else f"{name}-gap"
     for a in report.attributes:
         v = report.summary.xs(a, level="attribute")[gap].astype(float).dropna().sort_values(ascending=False, kind="stable")
-        if len(v): out.append(Sentence(f"{_label(title, a, None)}, {plural(len(v), 'question')}: the gaps seen reach from {_n(v.min())} to {_n(v.max())} (median {_n(v.median())}); widest in " + ", ".join(f"{clean(k)} ({_n(x)})" for k, x in v.head(3).items()) + "."))
+        widest = ", ".join(f"{clean(k)} ({_n(x)})" for k, x in v.head(3).items())
+        if len(v): out.append(Sentence(f"{_label(title, a, None)}, {plural(len(v), 'question')}: the gaps seen reach from {_n(v.min())} to {_n(v.max())} (median {_n(v.median())}); widest in {widest}."))
     return out[:most]
 
 # %% ../nbs/07_html.ipynb #c022
 RANGES = {"bce": "0 and up", "cal_slope": "any number", "cal_intercept": "any number", "rvd": "−1 and up", "hd95": "0 and up, a distance", "asd": "0 and up, a distance"}
 BETTER = {"higher": "higher is better", "lower": "lower is better", "equal": "equal in all groups is fair", "1": "1 is best", "0": "0 is best"}
 SUMMARY_WORDS = {
-    "-gap": ("Gap", "Largest minus smallest value among the groups of an attribute. Range 0 and up; 0 is fair. It is biased upward: even equal groups show a gap, the more so the smaller and the more numerous they are. Source: FairMedFM 2024."),
+    "-gap": ("Gap", "Largest minus smallest value among the groups of an attribute. Range 0 and up; 0 is fair. It is biased upward: even equal groups show a gap, "
+             "the more so the smaller and the more numerous they are. Source: FairMedFM 2024."),
     "worst-": ("Worst group", "The least favourable value among the groups of an attribute."),
     "overall-": ("Overall", "The value over all samples of known group; not the mean of the groups."),
     "eod": ("Equalized odds score (eod)", "1 − (sensitivity gap + specificity gap) / 2 at the report's threshold. Range 0 to 1; 1 is fair. Source: FairMedFM 2024."),
@@ -178,16 +189,20 @@ SUMMARY_WORDS = {
 }
 UNCERTAINTY_WORDS = {
     "intervals": ("Interval", "The range of true values that the data do not contradict at the stated confidence. A wide interval means little data, not a bad model."),
-    "pairwise": ("Difference and verdict", "The first group's value minus the second's. “Alike”: the whole interval lies within the tolerance. “Different”: the interval excludes zero, and so does the test when corrected for the number of comparisons. “Cannot say”: the data decide neither."),
-    "tests": ("Test and detectable difference", "The p-value is how often equal groups would look at least this different; adjusted p-values allow for the number of comparisons made. The detectable difference is what a study of this size finds four times in five when it is there: a smaller one may well exist unseen."),
-    "gaps": ("De-biased gap", "The gap with the part that chance alone would give taken off. It may be negative: the groups then differ less than chance alone would make them."),
+    "pairwise": ("Difference and verdict", "The first group's value minus the second's. “Alike”: the whole interval lies within the tolerance. “Different”: the interval "
+                 "excludes zero, and so does the test when corrected for the number of comparisons. “Cannot say”: the data decide neither."),
+    "tests": ("Test and detectable difference", "The p-value is how often equal groups would look at least this different; adjusted p-values allow for the number of "
+              "comparisons made. The detectable difference is what a study of this size finds four times in five when it is there: a smaller one may well exist unseen."),
+    "gaps": ("De-biased gap", "The gap with the part that chance alone would give taken off. It may be negative: the groups then differ less than chance would make them."),
 }
+
+_AROUND = re.compile("^(mean|min|max|delta|std|median|q25|q75|skewness|es|overall|worst)[_-]|-gap$")
 
 def definitions(report) -> list:
     "Title and text of the definition of every number in the report."
     registry = MASK_METRICS if report.task == "seg" else METRICS
     shown = dict.fromkeys([*_shown(report)[1].columns, *report.summary.columns])
-    found = dict.fromkeys(m for c in shown for m in [re.sub("^(mean|min|max|delta|std|median|q25|q75|skewness|es|overall|worst)[_-]|-gap$", "", c.split("@")[0])] if m in registry)
+    found = dict.fromkeys(m for c in shown if (m := _AROUND.sub("", c.split("@")[0])) in registry)
     out = [_definition(registry[m] if report.task == "seg" else metric_parts(m)) for m in found]
     out += [text for k, text in SUMMARY_WORDS.items() if any(c.endswith(k) if k[0] == "-" else c.startswith(k) if k[-1] in "-_" else c == k for c in report.summary)]
     return [SimpleText(*d) for d in [*out, *(v for k, v in UNCERTAINTY_WORDS.items() if k in frames(report))]]
@@ -246,15 +261,15 @@ def groups_table(report) -> Table:
             at = rows[i][len(keys) + j]
             if (i, j) in behind: at.kind = "behind"
             if (pair := limits.get((*keys, c.split("@")[0].removeprefix("mean_")))): at.sub = f"{_n(pair[0])} to {_n(pair[1])}"
-    marked = ". Bold: the least favourable value of its attribute" if behind else ""
-    return Table("groups-table", f"Every group{marked}" + (". Below a number: its interval" if limits else ""), [*map(str, g.index.names), *map(words, columns)], rows, g.index.nlevels)
+    caption = "Every group" + ". Bold: the least favourable value of its attribute" * bool(behind) + ". Below a number: its interval" * bool(limits)
+    return Table("groups-table", caption, [*map(str, g.index.names), *map(words, columns)], rows, g.index.nlevels)
 
 def interval_lookup(report) -> dict:
     "`(target, attribute, group, metric)` → `(low, high)`; without the target where there is one question."
     f = frames(report).get("intervals")
     if f is None: return {}
     keys = [*(["target"] if report.targets and "target" in f else []), "attribute", "group", "metric"]
-    return {tuple(clean(str(k)).split("@")[0] if c == "metric" else clean(k) for c, k in zip(keys, row)): (lo, hi) for *row, lo, hi in f[[*keys, "low", "high"]].itertuples(index=False) if lo == lo and hi == hi}
+    return {tuple(map(clean, row)): (lo, hi) for *row, lo, hi in f[[*keys, "low", "high"]].itertuples(index=False) if lo == lo and hi == hi}
 
 def summary_table(report) -> Table:
     "The published summary: a column per attribute, or a row when there are many."
@@ -269,23 +284,29 @@ def _turned(t:Table) -> Table:
     return Table(t.name, t.caption, ["number", *names], [[Cell(h), *(row[t.keys + i] for row in t.rows)] for i, h in enumerate(t.head[t.keys:])], 1)
 
 # %% ../nbs/07_html.ipynb #c033
-CAPTIONS = {"pairwise": "Signed differences between groups: the first minus the second", "tests": "Tests of “all groups are equal”", "gaps": "Gaps: largest minus smallest, with an interval, and with the share of chance taken off"}
-HEADINGS = {"group_a": "first", "group_b": "second", "low": "from", "high": "to", "p_value": "p", "p_adjusted": "p, adjusted", "n_a": "first's samples", "n_b": "second's samples", "detectable": "detectable difference", "n_groups": "groups", "gap_debiased": "gap, de-biased", "noise": "gap that noise alone makes"}
+CAPTIONS = {"pairwise": "Signed differences between groups: the first minus the second", "tests": "Tests of “all groups are equal”",
+            "gaps": "Gaps: largest minus smallest, with an interval, and with the share of chance taken off"}
+HEADINGS = {"group_a": "first", "group_b": "second", "low": "from", "high": "to", "p_value": "p", "p_adjusted": "p, adjusted", "n_a": "first's samples",
+            "n_b": "second's samples", "detectable": "detectable difference", "n_groups": "groups", "gap_debiased": "gap, de-biased", "noise": "gap that noise alone makes"}
+SHORT = ("low", "high", "difference", "estimate", "detectable", "gap", "gap_debiased", "noise")         # numbers shown with three digits
 
 def frame_table(name:str, f:pd.DataFrame) -> Table:
     "A frame of uncertainty as a table: texts first, columns that say nothing new left out."
     f, caption = f.copy(), CAPTIONS.get(name, name)
-    if "tolerance" in f and f["tolerance"].nunique(dropna=False) == 1: caption += f" (tolerance {f['tolerance'].iloc[0]:g})" if f["tolerance"].notna().all() else ""; f = f.drop(columns="tolerance")
+    if "tolerance" in f and f["tolerance"].nunique(dropna=False) == 1:
+        if np.isfinite(t := f.pop("tolerance").iloc[0]): caption += f" (tolerance {t:g})"
     for twin in ("difference", "value"):
         if twin in f and "estimate" in f and np.allclose(f[twin].astype(float), f["estimate"].astype(float), equal_nan=True): f = f.drop(columns="estimate")
     keys = [c for c in ("target", "attribute", "metric", "group_a", "group_b") if c in f]
     rest = [*(c for c in f if c not in keys and c != "method"), *(["method"] if "method" in f else [])]
-    rows = [[*(Cell(_other(v) if c == "group_b" else words(str(v)) if c == "metric" else clean(v)) for c, v in zip(keys, k)), *(_told(c, v) for c, v in zip(rest, r))] for k, r in zip(f[keys].itertuples(index=False), f[rest].itertuples(index=False))]
+    say = {"group_b": _other, "metric": lambda v: words(str(v))}
+    rows = [[*(Cell(say.get(c, clean)(v)) for c, v in zip(keys, k)), *(_told(c, v) for c, v in zip(rest, r))]
+            for k, r in zip(f[keys].itertuples(index=False), f[rest].itertuples(index=False))]
     return Table(f"{name}-table", caption, [HEADINGS.get(c, clean(c).replace("_", " ")) for c in [*keys, *rest]], rows, len(keys))
 
 def _told(column, v) -> Cell:
     if column == "verdict" and isinstance(v, str): return Cell(clean(v), kind="text", verdict=verdict_kind(v))
-    if column in ("low", "high", "difference", "estimate", "detectable", "gap", "gap_debiased", "noise") and isinstance(v, (float, np.floating)) and np.isfinite(v): return Cell(_n(v), repr(float(v)))
+    if column in SHORT and isinstance(v, (float, np.floating)) and np.isfinite(v): return Cell(_n(v), repr(float(v)))
     return cell(v, column)
 
 # %% ../nbs/07_html.ipynb #c036
@@ -325,9 +346,12 @@ class Shelf:
 def overview(report, album) -> list:
     "The pictures that stand open: of one question who is where and by how much; of several how they trade off; and the counts."
     first = report.targets[0] if report.targets else None
-    if first is None: return [*_about(report, album, None), album.add(counts, report, title="Samples by group", caption="Samples of every group" + ("" if report.task == "seg" else " and how many of them are positive"))]
+    if first is None:
+        caption = "Samples of every group" + " and how many of them are positive" * (report.task == "cls")
+        return [*_about(report, album, None), album.add(counts, report, title="Samples by group", caption=caption)]
+    if not _tradable(report): return []
     return [album.add(gaps, report, title="Gaps of every question", caption="The gap seen in every question, a mark per attribute."),
-            album.add(trade_off, report, title="Utility and fairness of every question", caption="One point per question and attribute: to the right is better, upward is fairer.")] if _tradable(report) else []
+            album.add(trade_off, report, title="Utility and fairness of every question", caption="One point per question and attribute: to the right is better, upward is fairer.")]
 
 def _tradable(report):
     columns = ("mean_dice", "delta_dice") if report.task == "seg" else ("overall-auc", "auc-gap")
@@ -338,15 +362,20 @@ def _about(report, album, target) -> list:
     metric = (headline_metrics(report) or [None])[0]
     if metric is None: return []
     title, end = column_of(report, metric)[2], f", {clean(target)}" if target else ""
-    return [album.add(forest, report, metric, target=target, title=f"{title} by group{end}", caption=f"{title[0].upper()}{title[1:]} of every group" + (" with intervals" if "intervals" in frames(report) else "") + "; the dashed line is everybody."),
-            album.add(differences, report, metric, target=target, values=False, title=f"Differences in {title} between groups{end}", caption="Who is ahead of whom: each difference is the first group's value minus the second's.")]
+    caption = f"{title[0].upper()}{title[1:]} of every group" + " with intervals" * ("intervals" in frames(report)) + "; the dashed line is everybody."
+    return [album.add(forest, report, metric, target=target, title=f"{title} by group{end}", caption=caption),
+            album.add(differences, report, metric, target=target, values=False, title=f"Differences in {title} between groups{end}",
+                      caption="Who is ahead of whom: each difference is the first group's value minus the second's.")]
 
 def by_metric(report, album) -> list:
     "Folded shelves: the other metrics of one question, or every question of several."
-    if report.targets: return [Shelf(clean(t), [*_about(report, album, t), album.add(counts, report, target=t, title=f"Samples by group, {clean(t)}")]) for t in report.targets[:MOST_SHELVES]]
+    if report.targets:
+        about = lambda t: [*_about(report, album, t), album.add(counts, report, target=t, title=f"Samples by group, {clean(t)}")]
+        return [Shelf(clean(t), about(t)) for t in report.targets[:MOST_SHELVES]]
     rest = [m for m in ([*headline_metrics(report)[1:], *(m for m in ("tnr", "ece") if m in report.by_group)] if report.task == "cls" else headline_metrics(report)[1:])]
     rest = [m for m in rest if report.by_group[column_of(report, m)[1]].notna().any()]
-    return [Shelf(words(column_of(report, m)[1]), [album.add(forest, report, m, title=f"{words(m)} by group"), album.add(differences, report, m, values=False, title=f"Differences in {words(m)}")]) for m in rest]
+    both = lambda m: [album.add(forest, report, m, title=f"{words(m)} by group"), album.add(differences, report, m, values=False, title=f"Differences in {words(m)}")]
+    return [Shelf(words(column_of(report, m)[1]), both(m)) for m in rest]
 
 MOST_SHELVES = 20
 
@@ -376,8 +405,8 @@ def _bins_of(report, features):
 
 def _check_sizes(report, target, g, count):
     told = pick(report, report.by_group, target, g.name)["n"]
-    if list(map(str, told.index.get_level_values("group"))) != list(map(str, g.names)) or told.tolist() != list(count):
-        raise InputError(f"the scores do not belong to this report: {g.name} has {some(list(zip(g.names, map(int, count))), 4)} here and {some(list(zip(told.index.get_level_values('group'), map(int, told))), 4)} there; pass the data and options the report was made with")
+    here, there = list(zip(map(str, g.names), map(int, count))), list(zip(map(str, told.index.get_level_values("group")), map(int, told)))
+    if here != there: raise InputError(f"the scores do not belong to this report: {g.name} has {some(here, 4)} here and {some(there, 4)} there; pass the data and options that made it")
 
 def comparisons(report, s:Samples) -> list:
     "`(target, Asked)` for every question and attribute."
@@ -413,13 +442,15 @@ def curves(report, s:Samples, album) -> tuple:
     if s.dice is None: return [], ""
     named = align(Notes(), **{k: v for k, v in s.given.items() if k in ("dice", "sensitive_features", "size")})
     dice = named["dice"]
-    parts = groupings(named["sensitive_features"], len(as_array(dice)), notes=Notes(), **{"bins": _bins_of(report, named["sensitive_features"]), **{k: v for k, v in s.options.items() if k in GROUPING}})
+    how = {"bins": _bins_of(report, named["sensitive_features"]), **{k: v for k, v in s.options.items() if k in GROUPING}}
+    parts = groupings(named["sensitive_features"], len(as_array(dice)), notes=Notes(), **how)
     out = []
     for g in parts:
         labels = np.array([*g.names, None], object)[g.codes]
-        some_pictures = [album.add(dice_by_group, dice, {g.name: labels}, title=f"Dice by {clean(g.name)}", caption="Every sample, its group's distribution, quartiles and mean.")]
-        if s.size is not None: some_pictures.append(album.add(dice_by_size, dice, named["size"], {g.name: labels}, title=f"Dice against object size by {clean(g.name)}", caption="At equal size the lines of equally served groups meet."))
-        out.append(Shelf(f"Dice by {clean(g.name)}", some_pictures, True))
+        by, group = clean(g.name), {g.name: labels}
+        some_pictures = [album.add(dice_by_group, dice, group, title=f"Dice by {by}", caption="Every sample, its group's distribution, quartiles and mean.")]
+        if s.size is not None: some_pictures.append(album.add(dice_by_size, dice, named["size"], group, title=f"Dice against object size by {by}", caption="At equal size the lines of equally served groups meet."))
+        out.append(Shelf(f"Dice by {by}", some_pictures, True))
     return out, ""
 
 def _curve_set(a, album) -> list:
@@ -427,7 +458,8 @@ def _curve_set(a, album) -> list:
     if not a.c.usable.any(): return []
     by = clean(a.c.label)
     out = [album.add(lambda ax: draw_roc(a, ax), title=f"ROC curves by {by}", caption="Sensitivity against the false positive rate, at every threshold."),
-           album.add(lambda ax: draw_pr(a, ax), title=f"Precision and recall by {by}", caption="Precision follows the share of positives, so groups may differ in it under a model that serves them alike.")]
+           album.add(lambda ax: draw_pr(a, ax), title=f"Precision and recall by {by}",
+                     caption="Precision follows the share of positives, so groups may differ in it under a model that serves them alike.")]
     if a.c.q.prob is not None: out.append(album.add(lambda ax: draw_calibration(a, ax), title=f"Calibration by {by}", caption="On the diagonal a score means what it says."))
     t = a.c.t if np.isfinite(a.c.t) else None
     return [*out, album.add(lambda ax: draw_histograms(a, ax, threshold=t), title=f"Scores by {by}", caption="Positives upward, negatives downward, each as a share of its own label.")]
@@ -438,8 +470,11 @@ CARD = ("model", "version", "intended use", "not intended for", "training data",
 def card_fields(model_card) -> tuple:
     "`(fields, names of the usual fields that are missing)`."
     if model_card is None: return [], some_words(CARD)
-    if not isinstance(model_card, Mapping): raise InputError(f"model_card must be a mapping of fields, such as {{'model': 'DenseNet-121', 'intended use': 'triage'}}, not {type(model_card).__name__}")
-    show = lambda v: [f"{clean(k)}: {clean(x)}" for k, x in v.items()] if isinstance(v, Mapping) else [clean(x) for x in v] if isinstance(v, (list, tuple, set)) else clean(v)
+    if not isinstance(model_card, Mapping):
+        raise InputError(f"model_card must be a mapping of fields, such as {{'model': 'DenseNet-121', 'intended use': 'triage'}}, not {type(model_card).__name__}")
+    def show(v):
+        if isinstance(v, Mapping): return [f"{clean(k)}: {clean(x)}" for k, x in v.items()]
+        return [clean(x) for x in v] if isinstance(v, (list, tuple)) else clean(v)
     have = {str(k).lower().replace("_", " "): v for k, v in model_card.items()}
     return [(k[:1].upper() + k[1:], show(v)) for k, v in ((clean(k).replace("_", " "), v) for k, v in model_card.items())], some_words([f for f in CARD if f not in have])
 
@@ -457,28 +492,37 @@ def _template_folder() -> Path:
 @lru_cache(1)
 def _template():
     jinja2 = require("jinja2", "plots", why="the HTML report")
-    env = jinja2.Environment(loader=jinja2.FileSystemLoader(str(_template_folder()), encoding="utf-8"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    loader = jinja2.FileSystemLoader(str(_template_folder()), encoding="utf-8")
+    env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return env.get_template("report.html.j2")
 
 def script_json(x) -> str:
     "JSON that cannot end the script element it stands in."
-    text = json.dumps(_plain(x), ensure_ascii=False, allow_nan=False, indent=1)
+    text = json.dumps(_plain(x), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
     return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"})
 
 # %% ../nbs/07_html.ipynb #c056
-SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut points", "weighted": "weighted", "empty_score": "Dice of two empty masks", "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm",
-            "source": "files", "columns": "columns", "ci": "level of intervals", "n_resamples": "resamples", "random_state": "random state", "tolerance": "tolerance", "min_group_size": "smallest group compared", "correction": "correction for many comparisons", "clustered": "patients as the unit"}
+SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut points", "weighted": "weighted", "empty_score": "Dice of two empty masks",
+            "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm", "source": "files",
+            "columns": "columns", "ci": "level of intervals", "clustered": "patients as the unit", "tolerance": "tolerance", "correction": "correction for many comparisons",
+            "min_group_size": "smallest group compared", "n_resamples": "resamples", "random_state": "random state"}
+
+def _say(v) -> str:
+    "A setting in words."
+    if isinstance(v, Mapping): return ", ".join(f"{clean(k)}: {_say(x)}" for k, x in v.items())
+    if isinstance(v, (list, tuple)): return ", ".join(map(_say, v))
+    return "yes" if v is True else clean(f"{v:.6g}" if isinstance(v, float) else v)
 
 def facts(report, s:Samples) -> list:
     "`(name, value)` of everything needed to make the page again."
-    m = report.metadata
-    say = lambda v: ", ".join(f"{clean(k)}: {say(x)}" for k, x in v.items()) if isinstance(v, Mapping) else ", ".join(map(say, v)) if isinstance(v, (list, tuple)) else clean(f"{v:.6g}" if isinstance(v, float) else v)
     from fairmedfm import __version__
-    out = [("fairmedfm", __version__), *((name, say(m[k])) for k, name in SETTINGS.items() if k in m and m[k] is not None and m[k] != {} and m[k] is not False)]
-    if "threshold" in m: out.insert(1, ("threshold", f"{m['threshold']['name']}" + (f" = {say(m['threshold']['value'])}" if m["threshold"].get("value") is not None else "")))
-    files = m.get("fingerprints") or {}
-    return [*out, ("fingerprint of this report", fingerprint(report)), *((f"fingerprint of {clean(k)}", clean(v)) for k, v in files.items()), *((f"fingerprint of {k}", fingerprint(v)) for k, v in s.given.items())]
+    m, out = report.metadata, [("fairmedfm", __version__)]
+    t = m.get("threshold")
+    if t: out.append(("threshold", t["name"] + (f" = {_say(t['value'])}" if t.get("value") is not None else "")))
+    out += [(name, _say(m[k])) for k, name in SETTINGS.items() if k in m and m[k] is not None and m[k] is not False and m[k] != {}]
+    prints = {"this report": fingerprint(report), **{clean(k): clean(v) for k, v in (m.get("fingerprints") or {}).items()}, **{k: fingerprint(v) for k, v in s.given.items()}}
+    return [*out, *((f"fingerprint of {k}", v) for k, v in prints.items())]
 
 def assumptions(report) -> list:
     "What was taken for granted, one sentence each."
@@ -496,7 +540,8 @@ def smallest(report, few:int=30) -> str:
     least = g["n"] if pos is None else pd.concat([pos, g["n"] - pos], axis=1).min(axis=1)
     weak = [f"{clean(k[-1])} ({int(v)})" for k, v in least.items() if v < few]
     if not weak: return ""
-    return f"Small groups can show little: fewer than {few} " + ("samples" if pos is None else "positives or negatives") + " in " + ", ".join(weak[:8]) + (f" and {len(weak) - 8} more" if len(weak) > 8 else "") + "."
+    what, more = "samples" if pos is None else "positives or negatives", f" and {len(weak) - 8} more" if len(weak) > 8 else ""
+    return f"Small groups can show little: fewer than {few} {what} in {', '.join(weak[:8])}{more}."
 
 # %% ../nbs/07_html.ipynb #c058
 def to_html(
@@ -521,35 +566,53 @@ def to_html(
 def _check_samples(report, s):
     "Data that are given must be of use."
     have = set(s.given)
-    if have & {"y_true", "y_score"} and not {"y_true", "y_score", "sensitive_features"} <= have: raise InputError("curves need y_true=, y_score= and sensitive_features= together")
+    scores = {"y_true", "y_score", "sensitive_features"}
+    if have & {"y_true", "y_score"} and not scores <= have: raise InputError("curves need y_true=, y_score= and sensitive_features= together")
     if "dice" in have and "sensitive_features" not in have: raise InputError("pictures of Dice need sensitive_features= beside dice=")
-    if have & {"clusters", "sample_weight"} and "y_score" not in have or "size" in have and "dice" not in have: raise InputError(f"{some(sorted(have))} is of no use without the scores (y_score= or dice=)")
+    idle = sorted(have & {"clusters", "sample_weight"} if "y_score" not in have else set()) + ["size"] * ("size" in have and "dice" not in have)
+    if idle: raise InputError(f"{some(idle)} is of no use without the scores (y_score= or dice=)")
     if s.options and not have: raise InputError(f"{some(sorted(s.options))}: this option says how to read data, but none was given")
-    if ("y_score" in have) != (report.task == "cls") and have & {"y_score", "dice"}: raise InputError(f"this report is about {'Dice' if report.task == 'seg' else 'scores'}; pass {'dice=' if report.task == 'seg' else 'y_true= and y_score='}")
+    other = {"cls": "dice", "seg": "y_score"}[report.task]
+    if other in have: raise InputError(f"this report is about {'scores; pass y_true= and y_score=' if report.task == 'cls' else 'Dice; pass dice='}, not {other}=")
 
 # %% ../nbs/07_html.ipynb #c059
+def _words(report, title, notes) -> dict:
+    "The texts of the page."
+    head, (sentences, caveat) = _headline(report).split(" · "), in_short(report)
+    return dict(title=clean(title) if title is not None else head[0], headline=" · ".join(map(clean, head[title is None:])), sentences=sentences, caveat=caveat,
+                notes=[clean(t) for t in ([notes] if isinstance(notes, str) else notes or [])], assumed=[clean(t) for t in assumptions(report)],
+                warnings=[clean(w) for w in report.warnings], definitions=definitions(report), command=clean(report.metadata.get("command") or " ").replace("(empty)", ""))
+
+def _pictures(report, s) -> dict:
+    "The pictures of the page, and what was not drawn."
+    album = Album()
+    shelves, note = curves(report, s, album)
+    if (k := len(report.targets)) > MOST_SHELVES: note = f"{note} Pictures are drawn for the first {MOST_SHELVES} of {k} questions.".strip()
+    return dict(overview=overview(report, album), more_pictures=[*shelves, *by_metric(report, album)], pictures_note=note)
+
+def _tables(report) -> dict:
+    "The tables of the page."
+    u = report.unknown if report.unknown is not None else []
+    rows = [[Cell(clean(a)), Cell(clean(v)), cell(k, "n")] for a, v, k in u.itertuples(index=False)] if len(u) else []
+    return dict(groups=groups_table(report), tables=[frame_table(k, f) for k, f in frames(report).items() if k != "intervals"], summary=summary_table(report),
+                unknown=Table("unknown-table", "Samples that are in no group", ["attribute", "value", "samples"], rows, 2) if rows else None)
+
+SECTIONS = {"short": "In short", "said": "Assumed", "pictures": "Pictures", "groups": "Groups", "differences": "Differences", "numbers": "Published numbers",
+            "definitions": "Definitions", "card": "Model card", "again": "Make it again"}
+
 def page(report, s:Samples, title=None, notes=None, model_card=None) -> dict:
     "Everything the template shows."
     from fairmedfm import __version__
-    markup, album = require("markupsafe", "plots", why="the HTML report").Markup, Album()
-    read = lambda name: (_template_folder()/name).read_text(encoding="utf-8")
-    script, (sentences, caveat), (card, missing) = "\n" + read("report.js"), in_short(report), card_fields(model_card)
-    shelves, note = curves(report, s, album)
-    f = frames(report)
-    tables = [frame_table(k, f[k]) for k in ("tests", "pairwise", "gaps") if k in f]
-    unknown = report.unknown is not None and len(report.unknown) and Table("unknown-table", "Samples that are in no group", ["attribute", "value", "samples"], [[Cell(clean(a)), Cell(clean(v)), cell(k, "n")] for a, v, k in report.unknown.itertuples(index=False)], 2)
-    heading = clean(title) if title is not None else _headline(report).split(" · ")[0]
-    shown = [("short", "In short"), ("said", "Assumed"), ("pictures", "Pictures"), ("groups", "Groups"), *([("differences", "Differences")] if tables else []), ("numbers", "Published numbers"), ("definitions", "Definitions"), ("card", "Model card"), ("again", "Make it again")]
-    data = {**report.to_dict(), **{k: v.to_dict("records") for k, v in f.items()}, "title": heading, "model_card": dict(model_card or {}), "fingerprint": fingerprint(report)}
-    return dict(
-        title=heading, headline=" · ".join(clean(t) for t in _headline(report).split(" · ")[title is None:]), version=__version__, sections=shown,
-        notes=[clean(t) for t in ([notes] if isinstance(notes, str) else notes or [])], sentences=sentences, caveat=caveat, assumed=[clean(t) for t in assumptions(report)], warnings=[clean(w) for w in report.warnings], unknown=unknown,
-        overview=overview(report, album), more_pictures=[*shelves, *by_metric(report, album)], pictures_note=" ".join(filter(None, [note, f"Pictures are drawn for the first {MOST_SHELVES} of {len(report.targets)} questions." if len(report.targets) > MOST_SHELVES else ""])),
-        groups=groups_table(report), tables=tables, summary=summary_table(report), definitions=definitions(report), card=card, card_missing=missing, facts=facts(report, s), command=clean(report.metadata.get("command") or "") if report.metadata.get("command") else "",
-        css=markup("\n" + read("report.css")), script=markup(script), script_hash=markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()), data=markup(script_json(data)))
+    markup, read = require("markupsafe", "plots", why="the HTML report").Markup, lambda name: "\n" + (_template_folder()/name).read_text(encoding="utf-8")
+    (card, missing), script, texts, tables = card_fields(model_card), read("report.js"), _words(report, title, notes), _tables(report)
+    data = {**report.to_dict(), "title": texts["title"], "model_card": dict(model_card or {}), "fingerprint": fingerprint(report)}
+    return dict(**texts, **tables, **_pictures(report, s), version=__version__, card=card, card_missing=missing, facts=facts(report, s),
+                sections=[(k, v) for k, v in SECTIONS.items() if k != "differences" or tables["tables"]], css=markup(read("report.css")), script=markup(script),
+                script_hash=markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()), data=markup(script_json(data)))
 
 # %% ../nbs/07_html.ipynb #c069
-_TEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_", "~": r"\textasciitilde{}", "%": r"\%", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+_TEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_",
+        "~": r"\textasciitilde{}", "%": r"\%", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
         "\"": r"\textquotedbl{}", "−": "$-$", "–": "--", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}"}
 
 def tex(text) -> str:
@@ -565,11 +628,11 @@ def _tex_cell(c) -> str:
 def to_latex(
     report,               # a `FairnessReport`
     path=None,            # file to write, whole or not at all
-    *, table:str="groups",# "groups", "summary" or "pairwise"
+    *, table:str="groups",# "groups" or "summary"; with intervals also "pairwise", "tests" or "gaps"
     caption:str|None=None, label:str|None=None, # of the table
 ) -> str:
     "A table of the report for a LaTeX document that loads booktabs (with T1 fonts for quotation marks in names)."
-    made = {"groups": groups_table, "summary": summary_table, **({"pairwise": lambda r: frame_table("pairwise", frames(r)["pairwise"])} if "pairwise" in frames(report) else {})}
+    made = {"groups": groups_table, "summary": summary_table, **{k: lambda r, k=k: frame_table(k, frames(r)[k]) for k in frames(report) if k != "intervals"}}
     if table not in made: raise unknown_name("table for LaTeX called", table, made)
     t = made[table](report)
     rows, last = [], [None] * t.keys
@@ -580,7 +643,8 @@ def to_latex(
         rows.append(" & ".join([*("" if i < same and i < t.keys - 1 else tex(k) for i, k in enumerate(keys)), *map(_tex_cell, row[t.keys:])]) + r" \\")
         last = keys
     words_of = "".join("l" if i < t.keys or t.rows and t.rows[0][i].sort is None else "r" for i in range(len(t.head)))
-    out = [r"\begin{table}", r"\centering", rf"\caption{{{tex(caption if caption is not None else _headline(report) + '. ' + t.caption + '.')}}}", *([rf"\label{{{label}}}"] if label else []),
+    said = tex(caption if caption is not None else f"{_headline(report)}. {t.caption}.")
+    out = [r"\begin{table}", r"\centering", rf"\caption{{{said}}}", *([rf"\label{{{label}}}"] if label else []),
            rf"\begin{{tabular}}{{{words_of}}}", r"\toprule", " & ".join(map(tex, t.head)) + r" \\", r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     if path is not None: write_text(path, "\n".join(out) + "\n")
     return "\n".join(out) + "\n"

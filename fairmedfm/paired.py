@@ -28,10 +28,10 @@ from .tables import _keys, _why_not, find_columns, open_table
 from .uncertainty import INFLUENCES, Columns, Scored, adjust, critical, linear, order_of, ratio_influence, reweigh, two_sided
 
 # %% auto #0
-__all__ = ['GAPS', 'DOUBT', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'paired_moments', 'whole_draws',
-           'Redrawn', 'RedrawnMeans', 'GapMeasure', 'gap_measure', 'gap_of', 'as_latex', 'shown', 'ModelComparison',
-           'ScoredTask', 'DiceTask', 'redraw', 'error_of', 'performance_rows', 'gap_errors', 'change_limits',
-           'fairness_rows', 'judged', 'compare', 'summary_column', 'rises', 'summary_value']
+__all__ = ['GAPS', 'DOUBT', 'APART', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'paired_moments',
+           'whole_draws', 'Redrawn', 'RedrawnMeans', 'GapMeasure', 'gap_measure', 'gap_of', 'as_latex', 'shown',
+           'ModelComparison', 'ScoredTask', 'DiceTask', 'redraw', 'error_of', 'performance_rows', 'gap_errors',
+           'change_limits', 'fairness_rows', 'judged', 'compare', 'summary_column', 'rises', 'summary_value']
 
 # %% ../nbs/09_paired.ipynb #c009
 def read_predictions(source, name:str="the model", notes:Notes|None=None, text=(), **columns) -> tuple:
@@ -287,12 +287,12 @@ def performance_rows(task, pairs, grouping, metrics, clusters, alpha, drawn, kin
     return rows
 
 # %% ../nbs/09_paired.ipynb #c048
-DOUBT = 3.0      # standard errors up to which the order of two differences is in doubt
+DOUBT, APART = 3.0, 1.5      # standard errors up to which the order of two differences is in doubt, and from which a gap may well be one
 
-def gap_errors(drawn, seen, part) -> list:
-    "What the gap of the groups that take part may be off by, per draw: if the two groups that stand apart are truly the ones, and (where that is in doubt) if any pair in doubt could be."
+def gap_errors(drawn, seen, part) -> tuple:
+    "`(errors, apart)`: what the gap of the groups that take part may be off by, per draw: if the two groups that stand apart are truly the ones, and (where that is in doubt) if any pair in doubt could be; and whether the two stand apart by `APART` standard errors."
     v, d = seen[part], drawn[:, part]
-    if len(v) < 2 or not len(d) or np.isnan(v).any(): return [np.full(len(d), np.nan)]
+    if len(v) < 2 or not len(d) or np.isnan(v).any(): return [np.full(len(d), np.nan)], False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         e = d - np.nanmean(d, axis=0)
@@ -300,7 +300,7 @@ def gap_errors(drawn, seen, part) -> list:
     off, top = e[:, a] - e[:, b], int(np.argmax(v[a] - v[b]))
     short, se = (v[a] - v[b])[top] - (v[a] - v[b]), error_of(off[:, [top]] - off)[0]
     doubt = (short <= DOUBT * se) | (np.arange(len(a)) == top)
-    return [off[:, top], *([off[:, doubt].max(axis=1)] if doubt.sum() > 1 else [])]
+    return [off[:, top], *([off[:, doubt].max(axis=1)] if doubt.sum() > 1 else [])], bool((v[a] - v[b])[top] >= APART * error_of(off[:, top])[0])
 
 def change_limits(errors, seen:float, alpha:float) -> tuple:
     "`(low, high, p)` of a difference that was `seen`, when it may be off by any of these `errors` (arrays of draws): all limits together, the largest p-value."
@@ -320,9 +320,14 @@ def fairness_rows(task, pairs, grouping, gaps, clusters, alpha, drawn, notes) ->
     part = {x: np.all([task.part(m, grouping, x) for m in models], axis=0) for x in metrics}
     value = {m: {g.name: float(g.of([gap_of(task.values(m, grouping, x), part[x]) for x in g.needs])) for g in gaps} for m in models}
     errors = {m: {x: gap_errors(drawn[m][x], task.values(m, grouping, x), part[x]) for x in metrics} for m in models}
-    off = lambda m, g: [g.of([errors[m][x][min(case, len(errors[m][x]) - 1)] for x in g.needs]) - g.of([0.0] * len(g.needs)) for case in range(max(len(errors[m][x]) for x in g.needs))]
+    def off(m, g):
+        parts = [errors[m][x] for x in g.needs]
+        return [g.of([e[min(case, len(e) - 1)] for e, _ in parts]) - g.of([0.0] * len(parts)) for case in range(max(len(e) for e, _ in parts))], any(apart for _, apart in parts)
+    def together(a, b, g):
+        (x, apart_x), (y, apart_y) = off(a, g), off(b, g)
+        return [v - u for (i, u), (j, v) in itertools.product(enumerate(x), enumerate(y)) if i == j or len(x) != len(y) or (apart_y if i > j else apart_x)]
     for g, (a, b) in itertools.product(gaps, pairs):
-        d, error = value[b][g.name] - value[a][g.name], [y - x for x in off(a, g) for y in off(b, g)]
+        d, error = value[b][g.name] - value[a][g.name], together(a, b, g)
         ok = np.mean(~np.isnan(error[0])) if len(error[0]) else 0
         if 0 < ok < 1: notes.add(f"{grouping.name}: {g.name} is undefined in {1 - ok:.1%} of the draws, since a group is small; its interval is from the others")
         low, high, p = change_limits(error, d, alpha)

@@ -26,13 +26,14 @@ from .metrics import Comparison, compare_groups, metric_parts
 from .uncertainty import REST, wilson
 
 # %% auto #0
-__all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'WORDS', 'DIRECTION', 'VERDICTS', 'MANY',
-           'ODDS', 'KINDS', 'OF_SCORES', 'VARIABLES', 'Look', 'look', 'clean', 'short', 'short_names', 'Rows',
-           'column_of', 'words', 'pick', 'group_numbers', 'confidence_of', 'forest', 'pair_numbers', 'verdict_kind',
-           'differences', 'tolerance_of', 'counts', 'Asked', 'asked', 'units', 'roc_points', 'pr_points', 'named_few',
-           'roc_by_group', 'draw_roc', 'pr_by_group', 'draw_pr', 'calibration_points', 'calibration_by_group',
-           'draw_calibration', 'score_histograms', 'draw_histograms', 'dice_by_group', 'dice_of', 'dice_by_size',
-           'trade_off', 'trade_off_table', 'pareto', 'gaps', 'plot', 'to_svg']
+__all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'PREFIXES', 'WORDS', 'DIRECTION',
+           'VERDICTS', 'MANY', 'ODDS', 'KINDS', 'OF_SCORES', 'VARIABLES', 'Look', 'look', 'clean', 'short',
+           'short_names', 'Rows', 'column_of', 'words', 'pick', 'group_numbers', 'confidence_of', 'forest',
+           'pair_numbers', 'verdict_kind', 'differences', 'tolerance_of', 'counts', 'Asked', 'asked', 'units',
+           'roc_points', 'pr_points', 'named_few', 'roc_by_group', 'draw_roc', 'pr_by_group', 'draw_pr',
+           'calibration_points', 'calibration_by_group', 'draw_calibration', 'score_histograms', 'draw_histograms',
+           'dice_by_group', 'dice_of', 'dice_by_size', 'trade_off_table', 'pareto', 'trade_off', 'gaps', 'plot',
+           'to_svg']
 
 # %% ../nbs/06_plots.ipynb #c007
 INK, MUTED, RULE, BAND, PAPER = "#1b1e23", "#5d646e", "#c9ced6", "#e4e8ee", "#fffffe"
@@ -84,8 +85,10 @@ def _dress(ax, title="", xlabel="", ylabel="", grid="x"):
     ax.tick_params(colors=MUTED, labelcolor=INK, labelsize="small", left=grid != "x")
     title = "\n".join(textwrap.wrap(title, 44, break_on_hyphens=False))
     if grid == "x": xlabel = "\n".join(textwrap.wrap(xlabel, 52, break_on_hyphens=False))
-    for put, text in ((ax.set_title, title), (ax.set_xlabel, xlabel), (ax.set_ylabel, ylabel)):
-        if text: put(text, color=INK, parse_math=False, **({"loc": "left", "fontsize": "medium", "fontweight": "bold"} if put == ax.set_title else {"fontsize": "small", **({"loc": "right"} if grid == "x" and put == ax.set_xlabel else {})}))
+    plain = dict(color=INK, parse_math=False)
+    if title: ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", **plain)
+    if xlabel: ax.set_xlabel(xlabel, loc="right" if grid == "x" else "center", fontsize="small", **plain)
+    if ylabel: ax.set_ylabel(ylabel, fontsize="small", **plain)
     return ax
 
 def _legend(ax, entries, ncols:int=1, below:float=40):
@@ -93,8 +96,10 @@ def _legend(ax, entries, ncols:int=1, below:float=40):
     if not entries: return
     from matplotlib.transforms import ScaledTranslation, blended_transform_factory
     rows, below = not ax.get_yticks().size and len(ax.figure.axes) == 1, below + 13 * ax.get_xlabel().count("\n")
-    place = (blended_transform_factory(ax.figure.transFigure, ax.transAxes) if rows else ax.transAxes) + ScaledTranslation(.06 if rows else 0, -below / 72, ax.figure.dpi_scale_trans)
-    box = ax.legend([h for h, _ in entries], ["x"] * len(entries), loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=place, borderaxespad=0, frameon=False, fontsize="small", ncols=ncols, handlelength=2.4)
+    place = blended_transform_factory(ax.figure.transFigure, ax.transAxes) if rows else ax.transAxes
+    place = place + ScaledTranslation(.06 if rows else 0, -below / 72, ax.figure.dpi_scale_trans)
+    box = ax.legend([h for h, _ in entries], ["x"] * len(entries), loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=place,
+                    borderaxespad=0, frameon=False, fontsize="small", ncols=ncols, handlelength=2.4)
     for t, (_, text) in zip(box.get_texts(), entries): t.set(text=text, parse_math=False, color=INK)
 
 # %% ../nbs/06_plots.ipynb #c019
@@ -136,9 +141,11 @@ def column_of(report, metric:str|None=None) -> tuple:
     if column not in report.by_group: raise unknown_name("metric in this report called", name, [c for c in report.by_group if c != "skipped"])
     return name, column, title, better
 
-NAMES = {"auc": "AUC", "acc": "accuracy", "bce": "cross-entropy", "ece": "calibration error (ECE)", "tpr": "sensitivity", "tnr": "specificity", "ap": "average precision", "brier": "Brier score", "ppv": "positive predictive value",
-         "npv": "negative predictive value", "f1": "F1", "fpr": "false positive rate", "fnr": "false negative rate", "selection_rate": "share called positive", "ece01": "calibration error on [0, 1]",
-         "ce_debiased": "calibration error (de-biased)", "cal_slope": "calibration slope", "cal_intercept": "calibration intercept", "tpr_at_tnr80": "sensitivity at 80 % specificity", "tpr_at_tnr90": "sensitivity at 90 % specificity",
+NAMES = {"auc": "AUC", "acc": "accuracy", "bce": "cross-entropy", "ece": "calibration error (ECE)", "tpr": "sensitivity", "tnr": "specificity",
+         "ap": "average precision", "brier": "Brier score", "ppv": "positive predictive value", "npv": "negative predictive value", "f1": "F1",
+         "fpr": "false positive rate", "fnr": "false negative rate", "selection_rate": "share called positive", "ece01": "calibration error on [0, 1]",
+         "ce_debiased": "calibration error (de-biased)", "cal_slope": "calibration slope", "cal_intercept": "calibration intercept",
+         "tpr_at_tnr80": "sensitivity at 80 % specificity", "tpr_at_tnr90": "sensitivity at 90 % specificity",
          "tnr_at_tpr80": "specificity at 80 % sensitivity", "tnr_at_tpr90": "specificity at 90 % sensitivity", "underdiagnosis_no_finding": "underdiagnosis"}
 
 #| export
@@ -146,14 +153,18 @@ def words(column:str) -> str:
     "A column of a report as a reader would say it."
     name, _, at = column.partition("@")
     if name in WORDS: return WORDS[name]
-    for start, say in (("overall-", "overall {}"), ("worst-", "worst group's {}"), ("mean_", "mean {}"), ("min_", "lowest {}"), ("max_", "highest {}"), ("delta_", "{} gap"), ("std_", "std of {}"), ("median_", "median {}"), ("q25_", "{}, 25 %"), ("q75_", "{}, 75 %")):
+    for start, say in PREFIXES.items():
         if name.startswith(start): return say.format(_plainly(name[len(start):]))
     return (f"{_plainly(name[:-4])} gap" if name.endswith("-gap") else _plainly(name)) + (f" at {at}" if at else "")
 
 def _plainly(name): return MASK_METRICS[name].title if name in MASK_METRICS and name not in NAMES else NAMES.get(name, name)
 
-WORDS = {"n": "samples", "n_groups": "groups compared", "n_left_out": "groups left out", "eod": "equalized odds score (1 is fair)", "eo": "sensitivity gap (equal opportunity)", "std": "std over samples", "median": "median", "q25": "25 %", "q75": "75 %",
-         "es_dice": "equity-scaled Dice", "skewness_dice": "ratio of errors (1 is fair)", "std_dice": "std of group means", "skipped": "why left out", "missing": "without a value", "min_dice": "worst group's Dice", "max_dice": "best group's Dice"}
+PREFIXES = {"overall-": "overall {}", "worst-": "worst group's {}", "mean_": "mean {}", "min_": "lowest {}", "max_": "highest {}", "delta_": "{} gap",
+            "std_": "std of {}", "median_": "median {}", "q25_": "{}, 25 %", "q75_": "{}, 75 %"}
+WORDS = {"n": "samples", "n_groups": "groups compared", "n_left_out": "groups left out", "eod": "equalized odds score (1 is fair)",
+         "eo": "sensitivity gap (equal opportunity)", "std": "std over samples", "median": "median", "q25": "25 %", "q75": "75 %",
+         "es_dice": "equity-scaled Dice", "skewness_dice": "ratio of errors (1 is fair)", "std_dice": "std of group means", "skipped": "why left out",
+         "missing": "without a value", "min_dice": "worst group's Dice", "max_dice": "best group's Dice"}
 
 # %% ../nbs/06_plots.ipynb #c028
 def pick(report, frame, target=None, attribute=None):
@@ -162,7 +173,8 @@ def pick(report, frame, target=None, attribute=None):
     if report.targets:
         if target is None: target = report.targets[0]
         if str(target) not in report.targets: raise unknown_name("target called", target, report.targets)
-        frame = frame.xs(str(target), level="target") if "target" in frame.index.names else frame[frame["target"].astype(str) == str(target)] if "target" in frame else frame
+        if "target" in frame.index.names: frame = frame.xs(str(target), level="target")
+        elif "target" in frame: frame = frame[frame["target"].astype(str) == str(target)]
     if attribute is None: return frame
     if attribute not in report.attributes: raise unknown_name("attribute called", attribute, report.attributes)
     return frame[frame.index.get_level_values("attribute") == attribute] if "attribute" in frame.index.names else frame[frame["attribute"] == attribute]
@@ -177,10 +189,11 @@ def _of_metric(report, kind, name, target, attribute):
     return frame if len(frame) else None
 
 def group_numbers(report, metric=None, *, target=None, attribute=None) -> pd.DataFrame:
-    "A row per group: `attribute`, `group`, `n`, `value`, `low`, `high` (NaN without an interval), `estimate` (what the interval is about, where that is not the value), `skipped`."
+    "A row per group: `attribute`, `group`, `n`, `value`, `low`, `high` (NaN without an interval), `estimate` (the interval's subject where it isn't the value), `skipped`."
     name, column, *_ = column_of(report, metric)
     g = pick(report, report.by_group, target, attribute)
-    out = pd.DataFrame({"attribute": g.index.get_level_values("attribute"), "group": g.index.get_level_values("group"), "n": g["n"].to_numpy(), "value": g[column].to_numpy(float), "low": np.nan, "high": np.nan, "estimate": np.nan})
+    out = pd.DataFrame({"attribute": g.index.get_level_values("attribute"), "group": g.index.get_level_values("group"), "n": g["n"].to_numpy(),
+                        "value": g[column].to_numpy(float), "low": np.nan, "high": np.nan, "estimate": np.nan})
     out["skipped"] = g["skipped"].to_numpy() if "skipped" in g else None
     known = _of_metric(report, "intervals", name, target, attribute)
     if known is None: return out
@@ -207,6 +220,8 @@ def _span(ax, values, bounds=None):
 
 def _bars(report, moved): return f"bars: {f'{c:.0%} ' if (c := confidence_of(report)) else ''}intervals" + (", of the value with noise taken off (stroke)" if moved else "")
 
+def _titled(title, report, target): return title + (f", {target or report.targets[0]}" if report.targets else "")
+
 DIRECTION = {"higher": "higher is better", "lower": "lower is better", "equal": "equal is fair"}
 
 def forest(
@@ -224,15 +239,17 @@ def forest(
     for a, part in t.groupby("attribute", sort=False):
         if attribute is None: rows.heading(a)
         for lines, r in zip(short_names(part["group"]), part.itertuples()):
-            note = f"{_show(r.value)}" + (f"  [{_show(r.low)}, {_show(r.high)}]" if r.low == r.low else "") if r.value == r.value else f"– {r.skipped}" if r.skipped else "–"
-            at.append(rows.add(_with_n(lines, r.n), note if values or r.value != r.value else ""))
+            if np.isnan(r.value): note = f"– {r.skipped}" if r.skipped else "–"
+            else: note = _show(r.value) + (f"  [{_show(r.low)}, {_show(r.high)}]" if r.low == r.low else "") if values else ""
+            at.append(rows.add(_with_n(lines, r.n), note))
     whole = (report.overall[str(target or report.targets[0])] if report.targets else report.overall).get(column, np.nan)
     ax, ink = _axes(ax, rows.height), look(0)
     ax.hlines(at, t["low"].fillna(t["value"]), t["high"].fillna(t["value"]), color=ink.colour, lw=2)
     ax.plot(t["value"], at, ink.mark, color=ink.colour, ms=6)
     if (moved := t["estimate"].notna().any()): ax.plot(t["estimate"], at, "|", color=ink.colour, ms=11, mew=2)
     if np.isfinite(whole): ax.axvline(whole, color=MUTED, lw=1, ls=(0, (4, 3)))
-    _dress(ax, title + (f", {target or report.targets[0]}" if report.targets else ""), " · ".join(filter(None, [DIRECTION.get(better, f"{better} is best"), f"dashed: everybody, {_show(whole)}" if np.isfinite(whole) else "", _bars(report, moved) if ci else "no intervals"])))
+    said = [DIRECTION.get(better, f"{better} is best"), f"dashed: everybody, {_show(whole)}" * bool(np.isfinite(whole)), _bars(report, moved) if ci else "no intervals"]
+    _dress(ax, _titled(title, report, target), " · ".join(filter(None, said)))
     _span(ax, [*t["value"], *t["low"], *t["high"], whole]); rows.draw(ax)
     return ax
 
@@ -294,14 +311,15 @@ def differences(
         for r in part.itertuples():
             pair = [*short(r.group_a, 24, 1), *(["the rest"] if r.group_b == REST else short(r.group_b, 24, 1))]
             lines = [" − ".join(pair)] if len(pair) == 2 and sum(map(len, pair)) < 16 else [f"{pair[0]} −", *pair[1:]]
-            at.append(rows.add(_with_n([*lines[:-1], lines[-1]], f"n = {r.n_a:,.0f}, {r.n_b:,.0f}"), "" if not values else _signed(r.difference) + (f"  [{_signed(r.low)}, {_signed(r.high)}]" if r.low == r.low else "")))
+            note = _signed(r.difference) + (f"  [{_signed(r.low)}, {_signed(r.high)}]" if r.low == r.low else "")
+            at.append(rows.add(_with_n(lines, f"n = {r.n_a:,.0f}, {r.n_b:,.0f}"), note if values else ""))
     ax, kinds, known = _axes(ax, rows.height + .35), [verdict_kind(v) for v in t["verdict"]], t["low"].notna().any()
     if tolerance: ax.axvspan(-tolerance, tolerance, color=BAND, lw=0, zorder=0)
     ax.axvline(0, color=INK, lw=1)
     ax.hlines(at, t["low"].fillna(t["difference"]), t["high"].fillna(t["difference"]), color=MUTED, lw=2)
     for y, x, k in zip(at, t["difference"], kinds): ax.plot([x], [y], VERDICTS[k][0], ms=6, mfc=VERDICTS[k][1], mec=MUTED if k == "unclear" else VERDICTS[k][1], mew=1.4)
     side = {"higher": " · right of 0: the first does better", "lower": " · left of 0: the first does better"}.get(better, "")
-    _dress(ax, f"Difference in {title}" + (f", {target or report.targets[0]}" if report.targets else ""), "first − second" + side)
+    _dress(ax, _titled(f"Difference in {title}", report, target), "first − second" + side)
     _span(ax, [*t["difference"], *t["low"], *t["high"], 0, *([-tolerance, tolerance] if tolerance else [])]); rows.draw(ax)
     entries = _verdict_entries(ax, kinds) if known else [(ax.plot([], [], "o", mfc=PAPER, mec=MUTED, mew=1.4)[0], "without an interval: may be noise")]
     _legend(ax, entries + ([(ax.fill_between([], [], [], color=BAND), f"tolerance ±{tolerance:g}")] if tolerance else []), ncols=4 if len(entries) < 3 else 2)
@@ -326,11 +344,12 @@ def counts(report, *, attribute=None, target=None, ax=None):
     for a in dict.fromkeys(place):
         if attribute is None: rows.heading(a)
         mine = np.flatnonzero(place == a)
-        for lines, i in zip(short_names(group[mine]), mine): at.append(rows.add(_with_n(lines, n[i]), f"{pos[i]:,.0f} ({pos[i] / n[i]:.1%})" if pos[i] == pos[i] and n[i] else ""))
+        for lines, i in zip(short_names(group[mine]), mine):
+            at.append(rows.add(_with_n(lines, n[i]), f"{pos[i]:,.0f} ({pos[i] / n[i]:.1%})" if pos[i] == pos[i] and n[i] else ""))
     ax = _axes(ax, rows.height + .35)
     ax.barh(at, np.nan_to_num(pos), height=.62, color=HUES[1], hatch="//", edgecolor=PAPER, lw=0)
     ax.barh(at, n - np.nan_to_num(pos), left=np.nan_to_num(pos), height=.62, color=HUES[0], alpha=.75)
-    _dress(ax, "Samples by group" + (f", {target or report.targets[0]}" if report.targets else ""), "samples"); rows.draw(ax)
+    _dress(ax, _titled("Samples by group", report, target), "samples"); rows.draw(ax)
     ax.locator_params(axis="x", nbins=5); ax.xaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
     if np.isfinite(pos).any(): _legend(ax, [(ax.patches[0], "positive (numbers at the right)"), (ax.patches[-1], "negative")], ncols=2)
     return ax
@@ -449,7 +468,8 @@ def draw_roc(a:Asked, ax=None, ci=.95, band=True):
 
 # %% ../nbs/06_plots.ipynb #c073
 def pr_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, band:bool=True, clusters=None, **options):
-    "Precision against recall in every group, with bands; arguments as in `roc_by_group`. Precision follows prevalence, so groups differ in it even under a model that serves them alike. Returns the axes."
+    """Precision against recall in every group, with bands; arguments as in `roc_by_group`. Precision follows prevalence, so groups differ in it even
+    under a model that serves them alike. Returns the axes."""
     return draw_pr(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
 
 def draw_pr(a:Asked, ax=None, ci=.95, band=True):
@@ -505,10 +525,12 @@ def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
     ax = _axes(ax, rows.height + .35)
     for at, up, down in drawn:
         tallest = max(up.max(), down.max(), 1e-300)
-        ax.stairs(at - 1.15 * up / tallest, edges, baseline=at, fill=True, color=HUES[1], alpha=.9); ax.stairs(at + 1.15 * down / tallest, edges, baseline=at, fill=True, color=HUES[0], alpha=.55)
+        ax.stairs(at - 1.15 * up / tallest, edges, baseline=at, fill=True, color=HUES[1], alpha=.9)
+        ax.stairs(at + 1.15 * down / tallest, edges, baseline=at, fill=True, color=HUES[0], alpha=.55)
         ax.axhline(at, color=MUTED, lw=.6)
     if threshold is not None: ax.axvline(scale(np.float64(threshold)), color=INK, lw=1, ls=(0, (4, 3)))
-    _dress(ax, f"Scores by {clean(a.c.label)}", "score" + (", on a log-odds scale" if scale is _odds else "") + (f" · dashed: threshold {threshold:.3g}" if threshold is not None else "")); rows.draw(ax)
+    said = "score" + ", on a log-odds scale" * (scale is _odds) + (f" · dashed: threshold {threshold:.3g}" if threshold is not None else "")
+    _dress(ax, f"Scores by {clean(a.c.label)}", said); rows.draw(ax)
     if scale is _odds: ax.set_xticks(_odds(np.array(ODDS)), [f"{v:g}" for v in ODDS])
     ax.set_xlim(edges[0], edges[-1])
     _legend(ax, [(ax.patches[0], "positives, upward"), (ax.patches[1], "negatives, downward")], ncols=2)
@@ -541,8 +563,10 @@ def dice_by_group(
         if len(x) > 4: ax.fill_between(grid, y - .12, y - .12 - .75 * _cloud(x, grid), color=colour, alpha=.3, lw=0)
         ax.plot(few, y + .3 + .3 * lot.uniform(-1, 1, len(few)), "o", ms=2.6, color=colour, alpha=.55, mew=0)
         q = np.quantile(x, [.25, .5, .75])
-        ax.plot(q[[0, 2]], [y, y], color=INK, lw=3.2, solid_capstyle="butt"); ax.plot([q[1]] * 2, [y - .14, y + .14], color=INK, lw=1.6); ax.plot([x.mean()], [y], "D", color=PAPER, mec=INK, ms=5)
-    _dress(ax, f"{clean(label)} by {clean(g.name)}", "bar: middle half · stroke: median · diamond: mean" + (" · 300 samples drawn of larger groups" if any(len(x) > 300 for x in parts) else "")); _span(ax, grid); rows.draw(ax)
+        ax.plot(q[[0, 2]], [y, y], color=INK, lw=3.2, solid_capstyle="butt"); ax.plot([q[1]] * 2, [y - .14, y + .14], color=INK, lw=1.6)
+        ax.plot([x.mean()], [y], "D", color=PAPER, mec=INK, ms=5)
+    said = "bar: middle half · stroke: median · diamond: mean" + " · 300 samples drawn of larger groups" * any(len(x) > 300 for x in parts)
+    _dress(ax, f"{clean(label)} by {clean(g.name)}", said); _span(ax, grid); rows.draw(ax)
     return ax
 
 def _ends(parts):
@@ -564,10 +588,12 @@ def _trend(x, v, most=8):
     parts = np.array_split(np.argsort(x, kind="stable"), int(max(1, min(most, len(x) // 12))))
     return np.array([(np.exp(np.log(x[p]).mean()), v[p].mean(), v[p].std(ddof=1) / len(p) ** .5 if len(p) > 1 else np.nan) for p in parts if len(p)])
 
-def _plain_log(axis):
-    "Ticks of a log axis as whole numbers at 1, 2, 5, 10, …"
+def _plain_log(axis, x):
+    "Ticks of a log axis as plain numbers: at 1, 2, 5, 10, …, or evenly where the axis is shorter than that."
     ticker = require("matplotlib.ticker", "plots", why="a picture")
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5))); axis.set_minor_locator(ticker.NullLocator()); axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}")
+    short_axis = len(x) and x.max() < 12 * x.min()
+    axis.set_major_locator(ticker.MaxNLocator(4) if short_axis else ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(ticker.NullLocator()); axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}")
 
 def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels", bins=None, unknown=("unknown",), ax=None):
     "A per-sample score against the size of the true object (positive numbers), with the mean over bins of size in every group. Returns the axes."
@@ -583,9 +609,11 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
         ax.plot(x[drawn], v[drawn], l.mark, color=l.colour, ms=3, alpha=.3, mew=0)
         t = _trend(x[m], v[m])
         ax.fill_between(t[:, 0], t[:, 1] - 1.96 * t[:, 2], t[:, 1] + 1.96 * t[:, 2], color=l.colour, alpha=.15, lw=0)
-        entries.append((ax.plot(t[:, 0], t[:, 1], color=l.colour, ls=l.dash, marker=l.mark, ms=5, lw=1.8)[0], f"{' '.join(short(g.names[i], 30, 1))} (n = {len(m):,}): mean {_show(means[i])}"))
+        line, = ax.plot(t[:, 0], t[:, 1], color=l.colour, ls=l.dash, marker=l.mark, ms=5, lw=1.8)
+        entries.append((line, f"{' '.join(short(g.names[i], 30, 1))} (n = {len(m):,}): mean {_show(means[i])}"))
     if len(g.names) > len(few): entries.append((ax.plot([], [], alpha=0)[0], plural(len(g.names) - len(few), "other group") + " not drawn"))
-    ax.set_xscale("log"); _plain_log(ax.xaxis); _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", f"size of the true object ({clean(unit)}), log scale", clean(label), grid="y")
+    ax.set_xscale("log"); _plain_log(ax.xaxis, x[ok])
+    _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", f"size of the true object ({clean(unit)}), log scale", clean(label), grid="y")
     _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
     return ax
 
@@ -593,29 +621,6 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
 _FALLS = re.compile("-gap$|^eo$|^delta_|^std_|^skewness_|^(overall|worst)-(bce|ece|brier|fpr|fnr|ce_|underdiag)|^mean_(hd95|asd)")
 
 def _rises(column:str) -> bool: return not _FALLS.search(column)
-
-def trade_off(
-    reports,          # a report, or a mapping name → report
-    *, utility=None,  # column of `summary` to the right; default: overall-auc, or mean_dice
-    fairness=None,    # column of `summary` upwards; default: auc-gap, or delta_dice
-    attribute=None, ax=None,
-):
-    "Utility against fairness: a point per model (per question, for one report) and attribute, and the front that no point beats. Returns the axes."
-    t, utility, fairness = trade_off_table(reports, utility, fairness, attribute)
-    ax, entries, fronts = _axes(ax, 4.4), [], []
-    for j, (a, part) in enumerate(t.groupby("attribute", sort=False)):
-        l = look(j)
-        mark, = ax.plot(part["x"], part["y"], l.mark, color=l.colour, ms=7, alpha=.9)
-        front = pareto(part["x"].to_numpy(), part["y"].to_numpy(), _rises(utility), _rises(fairness))
-        fronts.append(part[["x", "y"]].to_numpy()[front])
-        if len(part) > 1: ax.plot(*fronts[-1].T, color=l.colour, lw=1.2, ls=l.dash, zorder=1)
-        entries.append((mark, " ".join(short(a, 30, 1)) + (" (line: not beaten in both)" if len(part) > 1 else "")))
-    ax.margins(.12)
-    if not _rises(fairness): ax.invert_yaxis()
-    if not _rises(utility): ax.invert_xaxis()
-    _dress(ax, "Utility and fairness", f"{words(utility)} (better to the right)", f"{words(fairness)} (fairer upward)", grid="both"); ax.spines["left"].set_visible(True)
-    _place_names(ax, t, fronts); _legend(ax, entries, ncols=1 if len(entries) < 4 else 2)
-    return ax
 
 def trade_off_table(reports, utility=None, fairness=None, attribute=None):
     "`(table, utility, fairness)`: `name`, `attribute`, `x`, `y` of every point."
@@ -633,12 +638,13 @@ def trade_off_table(reports, utility=None, fairness=None, attribute=None):
     if not rows: raise InputError("no report has a finite value of both" + (f" for the attribute {attribute!r}" if attribute else ""))
     return pd.DataFrame(rows, columns=["name", "attribute", "x", "y"]), utility, fairness
 
+# %% ../nbs/06_plots.ipynb #c094
 def pareto(x, y, x_rises=True, y_rises=True):
     "Positions of the points that no other beats in both, by rising x."
     a, b = (x if x_rises else -x), (y if y_rises else -y)
     return [i for i in np.argsort(x, kind="stable") if not ((a >= a[i]) & (b >= b[i]) & ((a > a[i]) | (b > b[i]))).any()]
 
-# %% ../nbs/06_plots.ipynb #c095
+# %% ../nbs/06_plots.ipynb #c097
 def _along(line): return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
 
 def _worth_a_name(t, lines, many:int=20) -> list:
@@ -666,9 +672,34 @@ def _place_names(ax, t, lines=()):
             if inside and not hits and not over: break
         else: continue
         taken.append((x0, y0, w, h))
-        ax.annotate(text, ax.transData.inverted().transform((px, py)), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline", fontsize="x-small", color=INK, parse_math=False, annotation_clip=False)
+        ax.annotate(text, ax.transData.inverted().transform((px, py)), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline",
+                    fontsize="x-small", color=INK, parse_math=False, annotation_clip=False)
 
 # %% ../nbs/06_plots.ipynb #c099
+def trade_off(
+    reports,          # a report, or a mapping name → report
+    *, utility=None,  # column of `summary` to the right; default: overall-auc, or mean_dice
+    fairness=None,    # column of `summary` upwards; default: auc-gap, or delta_dice
+    attribute=None, ax=None,
+):
+    "Utility against fairness: a point per model (per question, for one report) and attribute, and the front that no point beats. Returns the axes."
+    t, utility, fairness = trade_off_table(reports, utility, fairness, attribute)
+    ax, entries, fronts = _axes(ax, 4.4), [], []
+    for j, (a, part) in enumerate(t.groupby("attribute", sort=False)):
+        l = look(j)
+        mark, = ax.plot(part["x"], part["y"], l.mark, color=l.colour, ms=7, alpha=.9)
+        front = pareto(part["x"].to_numpy(), part["y"].to_numpy(), _rises(utility), _rises(fairness))
+        fronts.append(part[["x", "y"]].to_numpy()[front])
+        if len(part) > 1: ax.plot(*fronts[-1].T, color=l.colour, lw=1.2, ls=l.dash, zorder=1)
+        entries.append((mark, " ".join(short(a, 30, 1)) + (" (line: not beaten in both)" if len(part) > 1 else "")))
+    ax.margins(.12)
+    if not _rises(fairness): ax.invert_yaxis()
+    if not _rises(utility): ax.invert_xaxis()
+    _dress(ax, "Utility and fairness", f"{words(utility)} (better to the right)", f"{words(fairness)} (fairer upward)", grid="both"); ax.spines["left"].set_visible(True)
+    _place_names(ax, t, fronts); _legend(ax, entries, ncols=1 if len(entries) < 4 else 2)
+    return ax
+
+# %% ../nbs/06_plots.ipynb #c103
 def gaps(report, metric=None, *, attribute=None, ax=None):
     "The gap of a metric in every question of a report, a mark per attribute. Returns the axes."
     name, column, title, better = column_of(report, metric)
@@ -684,13 +715,15 @@ def gaps(report, metric=None, *, attribute=None, ax=None):
         v, l = table.xs(a, level="attribute")[key].astype(float), look(j)
         entries.append((ax.plot(v, [at[t] for t in v.index], l.mark, ls="", color=l.colour, ms=6.5, alpha=.9)[0], f"by {' '.join(short(a, 30, 1))}"))
     for y in at.values(): ax.axhline(y, color=RULE, lw=.5, zorder=0)
-    _dress(ax, f"Gaps in {title}", "largest − smallest group · 0 is fair"); _span(ax, [0, *table.loc[table.index.get_level_values("attribute").isin(places), key].astype(float)]); rows.draw(ax)
+    _dress(ax, f"Gaps in {title}", "largest − smallest group · 0 is fair")
+    _span(ax, [0, *table.loc[table.index.get_level_values("attribute").isin(places), key].astype(float)]); rows.draw(ax)
     _legend(ax, entries, ncols=3)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c103
+# %% ../nbs/06_plots.ipynb #c107
 KINDS = {"forest": forest, "differences": differences, "counts": counts, "gaps": gaps, "trade_off": trade_off}
-OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibration_by_group", "histograms": "score_histograms", "dice": "dice_by_group", "size": "dice_by_size"}
+OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibration_by_group", "histograms": "score_histograms",
+             "dice": "dice_by_group", "size": "dice_by_size"}
 
 def plot(report, kind:str="forest", **options):
     "A picture of a report: `forest`, `differences`, `counts`, `gaps` or `trade_off`; the options are those of the function of that name. Returns the axes."
@@ -698,14 +731,15 @@ def plot(report, kind:str="forest", **options):
     if kind not in KINDS: raise unknown_name("picture called", kind, [*KINDS, *OF_SCORES])
     return KINDS[kind](report, **options)
 
-# %% ../nbs/06_plots.ipynb #c107
+# %% ../nbs/06_plots.ipynb #c111
 VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 
 def to_svg(ax, title:str, description:str="", prefix:str="p") -> str:
     "The figure of `ax` as an `<svg>` element for an HTML page: no size of its own, colours as CSS variables `--fm-…`, ids that begin with `prefix`."
     matplotlib, out = require("matplotlib", "plots", why="a picture"), io.StringIO()
-    with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fairmedfm", "svg.id": None} if "svg.id" in matplotlib.rcParams else {"svg.fonttype": "none", "svg.hashsalt": "fairmedfm"}):
+    own = {"svg.fonttype": "none", "svg.hashsalt": "fairmedfm", **({"svg.id": None} if "svg.id" in matplotlib.rcParams else {})}
+    with warnings.catch_warnings(), matplotlib.rc_context(own):
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         ax.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     root = ET.fromstring(out.getvalue())

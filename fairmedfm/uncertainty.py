@@ -424,7 +424,7 @@ def _area_of_units(cols):
 # %% ../nbs/04_uncertainty.ipynb #c070
 MIN_LABELS = 10
 
-def _few(cols): return np.minimum(*(cols.total(v.astype(float)) if cols.weight is None else cols.units(v) for v in (cols.y, ~cols.y)))
+def _few(cols): return np.minimum(*(cols.units(label) for label in (cols.y, ~cols.y)))
 
 def precision_influence(cols, metric="ap"):
     "`(average precision, influences)`."
@@ -1016,12 +1016,12 @@ def _test_row(j, how, p):
     return row | {"statistic": float(critical(max(least, 1e-15))), "p_value": together_p(least, k)}
 
 # %% ../nbs/04_uncertainty.ipynb #c145
-def gap_interval(j:Job, alpha:float) -> tuple:
-    "`(low, high)` of largest − smallest among the groups that take part, from all their differences together."
-    a, b = j.cols.pairs.T; k = j.cols.k
-    rows = np.flatnonzero((b < k) & j.take[a] & j.take[np.minimum(b, k - 1)])
+def gap_interval(e:Estimate, take, alpha:float) -> tuple:
+    "`(low, high)` of largest − smallest among the groups that `take` part, from all their differences together."
+    (a, b), k = e.pairs.T, len(take)
+    rows = np.flatnonzero((b < k) & take[a] & take[np.minimum(b, k - 1)])
     if not len(rows): return np.nan, np.nan
-    low, high = j.estimate.difference(together(alpha, int(j.take.sum())), rows)
+    low, high = e.difference(together(alpha, int(take.sum())), rows)
     return max(0.0, float(np.max([low, -high]))), float(np.max([high, -low]))
 
 def _gap_row(j, how):
@@ -1030,14 +1030,14 @@ def _gap_row(j, how):
     if k < 2: return row
     v, error, names = e.value[:j.cols.k][j.take], e.error(how.alpha)[:j.cols.k][j.take], [n for n, t in zip(j.cols.group_names, j.take) if t]
     clean, noise = debiased_gap(e.centre[:j.cols.k][j.take], error)
-    low, high = gap_interval(j, how.alpha)
+    low, high = gap_interval(e, j.take, how.alpha)
     least = np.sort(error)[-2:]
     return row | {"gap": float(np.ptp(v)), "gap_debiased": clean, "low": low, "high": high, "noise": noise, "detectable": float(detectable(np.hypot(*least), how.alpha)),
                   "smallest": names[int(np.argmin(v))], "largest": names[int(np.argmax(v))]}
 
 def _eod_row(tpr, tnr, how):
     "The published `eod` = 1 − (TPR gap + TNR gap)/2 from those two; each interval at half the level, so that both hold together."
-    a, b, (la, ha), (lb, hb) = _gap_row(tpr, how), _gap_row(tnr, how), gap_interval(tpr, how.alpha / 2), gap_interval(tnr, how.alpha / 2)
+    a, b, (la, ha), (lb, hb) = _gap_row(tpr, how), _gap_row(tnr, how), *(gap_interval(j.estimate, j.take, how.alpha / 2) for j in (tpr, tnr))
     score = lambda x, y: 1 - (x + y) / 2
     return a | {"metric": "eod", "n_groups": min(a["n_groups"], b["n_groups"]), **{c: score(a[c], b[c]) for c in ("gap", "gap_debiased", "noise")}, "low": score(ha, hb), "high": score(la, lb), "detectable": np.nan, "smallest": None, "largest": None}
 
@@ -1100,7 +1100,7 @@ def _tell_small(cols, jobs, where, how, notes):
     small = [g for g in np.flatnonzero(cols.active) if cols.count[g] and (cols.count[g] < 50 or scored and few[g] < MIN_LABELS)]
     said = []
     for g in small[:SAID]:
-        size = f"{int(cols.count[g])} samples" + (f", {int(few[g])} of the rarer label" if scored else "")
+        size = f"{int(cols.count[g])} samples" + (f", {int(few[g])} {'patients ' * (cols.clusters is not None)}of the rarer label" if scored else "")
         rest = cols.k + g if cols.rest else 1 - g if cols.k == 2 else None
         shows = "" if rest is None or np.isnan(error[g] + error[rest]) else f", and only a difference of {detectable(np.hypot(error[g], error[rest]), how.alpha):.2g} from the rest would be found"
         said.append(f"{cols.group_names[g]!r} ({size}): {main.estimate.metric} " + ("has no interval" if np.isnan(low[g]) else f"may lie anywhere from {low[g]:.2f} to {high[g]:.2f}{shows}"))
@@ -1203,16 +1203,14 @@ class Paired:
 
 # %% ../nbs/04_uncertainty.ipynb #c175
 def gap_change(p:Paired, take, alpha:float) -> tuple:
-    "`(low, high, p-value)` of gap B − gap A among the groups that `take` part, both simulated around their merged values."
-    g = np.flatnonzero(take)
-    if len(g) < 2: return np.nan, np.nan, np.nan
-    (va, ea), (vb, eb), r = *((e.centre[g], e.error(alpha)[g]) for e in (p.a, p.b)), p.rho[g]
-    x, y = _noise(2 * len(g))[:, :len(g)], _noise(2 * len(g))[:, len(g):]
-    ma, mb = merged(va, ea), merged(vb, eb)
-    drawn = np.ptp(mb + eb * (r * x + np.sqrt(1 - r ** 2) * y), axis=1) - np.ptp(ma + ea * x, axis=1) - (np.ptp(mb) - np.ptp(ma))
-    seen = np.ptp(vb) - np.ptp(va)
-    beyond = min(np.mean(drawn >= seen), np.mean(drawn <= seen))
-    return float(seen - np.quantile(drawn, 1 - alpha / 2)), float(seen - np.quantile(drawn, alpha / 2)), float(min(1, 2 * (beyond * len(drawn) + 1) / (len(drawn) + 1)))
+    "`(low, high)` of gap B − gap A among the groups that `take` part: the intervals of both gaps, with the correlation that simulated gaps have."
+    g, parts = np.flatnonzero(take), []
+    for e in (p.a, p.b):
+        low, high = gap_interval(e, take, alpha)
+        parts.append((min(max(debiased_gap(e.centre[g], e.error(alpha)[g])[0], low), high), low, high))
+    (x, y), r = np.split(_noise(2 * len(g)).T, 2), p.rho[g, None]
+    a, b = (np.ptp(e.centre[g, None] + e.error(alpha)[g, None] * z, axis=0) for e, z in ((p.a, x), (p.b, r * x + np.sqrt(1 - r ** 2) * y)))
+    return mover(parts[1], parts[0], np.corrcoef(a, b)[0, 1])
 
 def paired_difference(
     a:Comparison, b:Comparison,     # two models on the same samples and groups
@@ -1243,7 +1241,9 @@ def _paired_rows(p, cols, take, how):
     low, high = p.of_pair(how.alpha, pairs)
     pv = touching(lambda alpha: p.of_pair(np.broadcast_to(alpha, pairs.shape), pairs), len(pairs))
     rows += [(p.a.metric, "pair", f"{cols.names[i]} − {cols.names[j]}", va[i] - va[j], vb[i] - vb[j], l, h, q, m) for (i, j), l, h, q in zip(cols.pairs[pairs], low, high, pv)]
-    if take.sum() > 1: rows.append((p.a.metric, "gap", "largest − smallest", np.ptp(va[:cols.k][take]), np.ptp(vb[:cols.k][take]), *gap_change(p, take, how.alpha), "simulated around the values with the noise taken off"))
+    if take.sum() > 1:
+        at_level = lambda alpha: np.array([gap_change(p, take, x) for x in np.atleast_1d(alpha)]).T
+        rows.append((p.a.metric, "gap", "largest − smallest", np.ptp(va[:cols.k][take]), np.ptp(vb[:cols.k][take]), *at_level(how.alpha)[:, 0], touching(at_level, 1)[0], f"{m}, all pairs together"))
     return rows
 
 # %% ../nbs/04_uncertainty.ipynb #c181

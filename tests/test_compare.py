@@ -63,7 +63,9 @@ def test_repeated_rows_of_a_patient_add_nothing():
     many = [pd.concat([f.assign(patient=f.id, id=f.id + s) for s in "xyz"]) for f in (a, b)]
     once = compare({"A": a.assign(patient=a.id), "B": b.assign(patient=b.id)}, metrics=["auc", "bce"], gaps="auc-gap", n_resamples=150).pairwise
     thrice = compare({"A": many[0], "B": many[1]}, metrics=["auc", "bce"], gaps="auc-gap", n_resamples=150).pairwise
-    assert np.allclose(once.difference, thrice.difference) and np.allclose(thrice.high - thrice.low, once.high - once.low, rtol=.15)
+    assert np.allclose(once.difference, thrice.difference)
+    width = lambda t: (t.high - t.low)[t.kind == "performance"]            # the gap's comes from other draws
+    assert np.allclose(width(thrice), width(once), rtol=.03)
 
 
 def test_rows_in_another_order_change_nothing_and_the_models_change_sign():

