@@ -21,8 +21,7 @@ from scipy.special import expit, ndtr, ndtri
 from fairmedfm.core import FairnessWarning
 from fairmedfm.inputs import Grouping, Question
 from fairmedfm.metrics import Comparison
-from fairmedfm.uncertainty import (BIN_EDGES, Paired, Scored, coupling, debiased_gap, estimate, gap_change, gap_interval, mask_uncertainty, part_in,
-                                   permutation_p, shuffle_of)
+from fairmedfm.uncertainty import BIN_EDGES, Columns, Paired, Scored, coupling, debiased_gap, estimate, gap_change, gap_interval, mean, part_in, permutation_p, shuffle_of
 
 T = 0.3                                              # the decision threshold
 GRID = ndtri((np.arange(4001) + .5) / 4001)          # a standard normal, for the truth
@@ -136,10 +135,11 @@ def dice_coverage(groups, images, reps, seed=0):
     for _ in range(reps):
         drawn = [dice_draw(rng, n, lost, images) for n, lost in groups]
         patients = np.concatenate([w + i * 10 ** 6 for i, (_, _, w) in enumerate(drawn)]) if images > 1 else None
-        u = mask_uncertainty(np.concatenate([d[0] for d in drawn]), Grouping("group", codes, [str(i) for i in range(len(groups))]), n_resamples=0, clusters=patients)
-        pairs = u.pairwise[u.pairwise.group_b != "(rest)"]
-        want = np.array([drawn[int(a)][1] - drawn[int(b)][1] for a, b in zip(pairs.group_a, pairs.group_b)])
-        hits += ((pairs.low <= want) & (want <= pairs.high)).tolist()
+        cols = Columns(codes, [str(i) for i in range(len(groups))], patients)
+        inner = cols.pairs[:, 1] < cols.k
+        low, high = mean(cols, "dice", np.concatenate([d[0] for d in drawn]), (0, 1)).difference(.05, inner)
+        want = np.array([drawn[a][1] - drawn[b][1] for a, b in cols.pairs[inner]])
+        hits += ((low <= want) & (want <= high)).tolist()
     return np.mean(hits)
 
 

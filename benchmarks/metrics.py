@@ -2,8 +2,8 @@
 
     python benchmarks/metrics.py [--repeats 9] [--incumbent PYTHON] [--small]
 
-Run it with nothing else running. `--incumbent` names an interpreter that has the published package under the same import name (0.4.2, in an environment of its own):
-its time and its peak memory then stand beside ours. `--small` takes a hundredth of the size: does it run?"""
+Run it with nothing else running. `--incumbent` names an interpreter that has the published package under the same import name (0.4.2, in
+an environment of its own): its time and its peak memory then stand beside ours. `--small` takes a hundredth of the size: does it run?"""
 import argparse
 import csv
 import os
@@ -20,7 +20,8 @@ import pandas as pd
 
 from fairmedfm.report import evaluate
 
-TEXT = {"object": lambda a: a.astype(object), "<U": lambda a: a, "pandas str": lambda a: pd.Series(a).astype(object).astype("str" if pd.__version__ >= "3" else "string")}
+TEXT = {"object": lambda a: a.astype(object), "<U": lambda a: a,
+        "pandas str": lambda a: pd.Series(a).astype(object).astype("str" if pd.__version__ >= "3" else "string")}
 
 
 def people(n, groups, kind="object", seed=0):
@@ -28,7 +29,8 @@ def people(n, groups, kind="object", seed=0):
     rng = np.random.default_rng(seed)
     y = (rng.random(n) < .3).astype(int)
     s = 1/(1 + np.exp(-rng.normal(y - 1, 1)))
-    columns = {f"attribute {i}": TEXT[kind](np.array([f"group {j}" for j in range(k)])[rng.integers(0, k, n)]) for i, k in enumerate(groups)}
+    columns = {f"attribute {i}": TEXT[kind](np.array([f"group {j}" for j in range(k)])[rng.integers(0, k, n)]) for i,
+               k in enumerate(groups)}
     if kind == "object":                                    # as a table reader leaves them: pointers to a few strings
         for c, v in columns.items(): same = {t: t for t in np.unique(v)}; columns[c] = np.array([same[t] for t in v], dtype=object)
     return y, s, pd.DataFrame(columns) if kind == "pandas str" else columns
@@ -95,7 +97,8 @@ def csv_file(folder, n):
     with open(path, "w", newline="") as f:
         w = csv.writer(f)
         w.writerow(["image_id", "sex", "age", "y_true", "y_score"])
-        w.writerows(zip((f"img_{i:07d}" for i in range(n)), rng.choice(["F", "M"], n).tolist(), rng.integers(18, 95, n).tolist(), y.tolist(), np.round(np.clip(rng.normal(.3 + .4*y, .2), 0, 1), 6).tolist()))
+        w.writerows(zip((f"img_{i:07d}" for i in range(n)), rng.choice(["F", "M"], n).tolist(), rng.integers(18, 95, n).tolist(),
+                        y.tolist(), np.round(np.clip(rng.normal(.3 + .4*y, .2), 0, 1), 6).tolist()))
     return path
 
 
@@ -112,12 +115,18 @@ def command(n, repeats):
 
 def light(repeats):
     "Milliseconds that `import fairmedfm` adds to a bare process, and what the import and a small `score` load."
-    times = [(child([sys.executable, "-c", "import fairmedfm"])[0], child([sys.executable, "-c", "pass"])[0]) for _ in range(max(repeats, 15))]
+    times = [(child([sys.executable, "-c", "import fairmedfm"])[0], child([sys.executable, "-c", "pass"])[0])
+             for _ in range(max(repeats, 15))]
     heavy = "[m for m in ('numpy', 'pandas', 'sklearn', 'scipy', 'torch', 'matplotlib', 'pyarrow') if m in sys.modules]"
     loads = child([sys.executable, "-c", f"import sys, fairmedfm; print(' '.join({heavy}))"])[1].split()
     with tempfile.TemporaryDirectory() as d:
         path = csv_file(d, 400)
-        small = child([sys.executable, "-c", f"import sys, io, contextlib\nfrom fairmedfm.cli import main\nwith contextlib.redirect_stdout(io.StringIO()): main(['score', {str(path)!r}, '--sensitive', 'sex', '--quiet'])\nprint(' '.join({heavy}))"])[1].split()
+        script = f"""
+import sys, io, contextlib
+from fairmedfm.cli import main
+with contextlib.redirect_stdout(io.StringIO()): main(['score', {str(path)!r}, '--sensitive', 'sex', '--quiet'])
+print(' '.join({heavy}))"""
+        small = child([sys.executable, "-c", script])[1].split()
     return 1000*(statistics.median(a for a, _ in times) - statistics.median(b for _, b in times)), loads, small
 
 
@@ -128,7 +137,8 @@ def rows(args):
     their = elsewhere(args.incumbent, n, (2, 5, 50)) if args.incumbent else None
     for kind in TEXT:
         y, s, g = people(n, (2, 5, 50), kind)
-        yield f"evaluate, {shown}, attributes of 2, 5 and 50 groups ({kind}) / argsort", ratio(lambda: evaluate(y, s, g), lambda: np.argsort(s), repeats), 7, their and their[1]
+        yield f"evaluate, {shown}, attributes of 2, 5 and 50 groups ({kind}) / argsort", ratio(
+            lambda: evaluate(y, s, g), lambda: np.argsort(s), repeats), 7, their and their[1]
     y, s, g = people(n, (2, 5, 50))
     y10, s10, g10 = people(10*n, (2, 5, 50))
     yield f"evaluate, {10*n:,} / {shown}", ratio(lambda: evaluate(y10, s10, g10), lambda: evaluate(y, s, g), max(3, repeats//3)), 12, None
@@ -137,14 +147,16 @@ def rows(args):
         many, few = people(n, (50,)*k), people(n, (2,)*k)
         yield f"evaluate, {k} × 50 groups / {k} × 2 groups", ratio(lambda: evaluate(*many), lambda: evaluate(*few), repeats), 1.25, None
     y, s, g = people(n, (5, 5, 5))
-    yield "evaluate, intersection of 5×5×5 / the same without", ratio(lambda: evaluate(y, s, g, intersectional=True), lambda: evaluate(y, s, g), repeats), 1.6, None
+    yield "evaluate, intersection of 5×5×5 / the same without", ratio(
+        lambda: evaluate(y, s, g, intersectional=True), lambda: evaluate(y, s, g), repeats), 1.6, None
     mine = elsewhere(sys.executable, n, (2, 5, 50))
-    if their: yield f"peak memory of that process / the published package's ({their[0]}: {their[2]/2**20:.0f} MiB)", mine[2]/their[2], 1, None
+    if their: yield f"peak memory of that process / the published package's ({their[2]/2**20:.0f} MiB)", mine[2]/their[2], 1, None
     else: yield "peak memory of that process in MiB (a ratio with --incumbent)", mine[2]/2**20, None, None
-    yield f"fairmedfm score, CSV of {n:,} rows, sex and binned age / a bare pandas.read_csv process", command(n, max(3, repeats//2)), 2, None
+    yield f"fairmedfm score, CSV of {n:,} rows, sex and binned age / pandas.read_csv", command(n, max(3, repeats//2)), 2, None
     ms, loads, small = light(repeats)
     yield f"import fairmedfm, ms more than a bare process (it loads {' '.join(loads) or 'nothing heavy'})", ms, 20, None
-    yield f"fairmedfm score on 400 rows: heavy packages beside NumPy and pandas ({' '.join(m for m in small if m not in ('numpy', 'pandas')) or 'none'})", len(set(small) & {"sklearn", "scipy", "torch", "matplotlib"}), 0, None
+    loaded = sorted(set(small) & {"sklearn", "scipy", "torch", "matplotlib"})
+    yield f"fairmedfm score on 400 rows: heavy packages that it imports ({' '.join(loaded) or 'none'})", len(loaded), 0, None
 
 
 def main():
@@ -157,7 +169,9 @@ def main():
     print(f"{'':104}{'measured':>9}  {'at most':>8}" + ("  published" if args.incumbent else ""))
     for what, value, floor, published in rows(args):
         verdict = "" if floor is None else "" if value <= floor else "  ABOVE"
-        print(f"{what:104}{value:9.2f}  {'' if floor is None else f'{floor:g}':>8}" + (f"  {published:9.0f}" if published and args.incumbent else "") + verdict, flush=True)
+        print(
+            f"{what:104}{value:9.2f}  {'' if floor is None else f'{floor:g}':>8}" + (
+                f"  {published:9.0f}" if published and args.incumbent else "") + verdict, flush=True)
 
 
 if __name__ == "__main__": main()

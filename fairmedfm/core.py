@@ -47,7 +47,8 @@ def some(items, limit:int=5) -> str:
     "The first `limit` items as text, and how many more there are."
     items = list(items)
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
-    return ", ".join(repr(i) if isinstance(i, str) else str(i) for i in items[:limit]) + more
+    short = lambda t: t if len(t) <= 60 else t[:57] + "…" + t[-1:]
+    return ", ".join(short(repr(i) if isinstance(i, str) else str(i)) for i in items[:limit]) + more
 
 def plural(n:int, noun:str) -> str:
     "`1 row`, `2 rows`, `1,000 rows`."

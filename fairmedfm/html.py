@@ -33,7 +33,7 @@ from .report import FairnessReport, _assumptions, _behind, _cell, _headline, _pl
 __all__ = ['FRAMES', 'TAGS', 'UNCLEAR', 'NO_INTERVALS', 'BY_CHANCE', 'RANGES', 'BETTER', 'SUMMARY_WORDS', 'UNCERTAINTY_WORDS',
            'WHOLE', 'CAPTIONS', 'HEADINGS', 'SHORT', 'MOST_SHELVES', 'GROUPING', 'MOST_CURVES', 'CARD', 'TEMPLATES',
            'SETTINGS', 'SECTIONS', 'frames', 'numbers', 'fingerprint', 'Sentence', 'detectable_of', 'headline_metrics',
-           'in_short', 'definitions', 'SimpleText', 'Cell', 'Table', 'cell', 'groups_table', 'interval_lookup',
+           'in_short', 'definitions', 'SimpleText', 'Cell', 'Table', 'cell', 'interval_lookup', 'groups_table',
            'summary_table', 'frame_table', 'Picture', 'page_style', 'new_axes', 'Album', 'Shelf', 'overview',
            'by_metric', 'Samples', 'comparisons', 'threshold_of', 'curves', 'card_fields', 'some_words', 'script_json',
            'facts', 'assumptions', 'smallest', 'to_html', 'page', 'tex', 'to_latex']
@@ -51,6 +51,7 @@ def numbers(report) -> dict:
     d = report.to_dict()
     return {k: d[k] for k in ("task", "overall", "summary", "by_group", "unknown", *FRAMES) if k in d}
 
+# %% ../nbs/07_html.ipynb #c009
 def fingerprint(x) -> str:
     "SHA-256 of a report's numbers, of a file (a `Path`), or of any array, column or table."
     if isinstance(x, Path): return hashlib.sha256(x.read_bytes()).hexdigest()
@@ -60,7 +61,7 @@ def fingerprint(x) -> str:
     else: x = as_array(x).tolist()
     return hashlib.sha256(json.dumps(_plain(x), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
 
-# %% ../nbs/07_html.ipynb #c011
+# %% ../nbs/07_html.ipynb #c013
 @dataclass(frozen=True)
 class Sentence:
     "One line of the summary: its text, and the verdict it rests on."
@@ -78,6 +79,7 @@ def _side(d, title, better) -> str:
     good = {"higher": d > 0, "lower": d < 0}.get(better)
     return f"{_n(abs(d))} {'higher' if d > 0 else 'lower'}" + ("" if good is None or d == 0 else " (better)" if good else " (worse)")
 
+# %% ../nbs/07_html.ipynb #c015
 def _unproven(report, metric, target) -> list:
     "Without intervals: the lowest and highest group of each attribute, as seen."
     out, (name, column, title, better) = [], column_of(report, metric)
@@ -94,7 +96,28 @@ def _unproven(report, metric, target) -> list:
 
 def _label(title, attribute, target): return f"{title[0].upper()}{title[1:]} by {clean(attribute)}" + (f", {clean(target)}" if target else "")
 
-# %% ../nbs/07_html.ipynb #c014
+# %% ../nbs/07_html.ipynb #c018
+def _other(group): return "everyone else" if group == REST else clean(group)
+
+def _pairs(t, most=3):
+    names = [f"{clean(a)} and {_other(b)}" for a, b in zip(t["group_a"], t["group_b"])]
+    return "; ".join(names[:most]) + (f"; and {plural(len(names) - most, 'more pair')}" if len(names) > most else "")
+
+def _reach(t): return f"{_n(t['low'].min())} to {_n(t['high'].max())}"
+
+# %% ../nbs/07_html.ipynb #c020
+def _alike(t, tolerance, detect):
+    of = f" of {tolerance:g}" if tolerance else ""
+    return f"{_pairs(t)} differ by less than the tolerance{of}; the interval{'s reach' if len(t) > 1 else ' reaches'} from {_reach(t)}."
+
+def _unclear(t, tolerance, detect):
+    found = [d for k in zip(t["attribute"], t["group_a"], t["group_b"]) if np.isfinite(d := detect.get(k, np.nan))]
+    power = "" if not found else f" Differences below {_n(max(found))} would often go unseen in data of this size."
+    lone = t[(t["low"] > 0) | (t["high"] < 0)]
+    almost = "" if not len(lone) else f" Alone, the interval of {_pairs(lone)} would leave out zero; corrected for the number of comparisons it is not enough."
+    return f"{_pairs(t)}: the data are compatible with differences from {_reach(t)}.{almost}{power}"
+
+# %% ../nbs/07_html.ipynb #c022
 def _proven(report, metric, target) -> list:
     "Sentences from the pairs of groups that have an interval: each difference shown, then what was shown alike, then what cannot be told."
     out, (name, column, title, better) = [], column_of(report, metric)
@@ -118,26 +141,7 @@ def detectable_of(report, name, target) -> dict:
     f = f[f["metric"] == name]
     return dict(zip(zip(f["attribute"], f["group_a"], f["group_b"]), f["detectable"]))
 
-def _other(group): return "everyone else" if group == REST else clean(group)
-
-def _pairs(t, most=3):
-    names = [f"{clean(a)} and {_other(b)}" for a, b in zip(t["group_a"], t["group_b"])]
-    return "; ".join(names[:most]) + (f"; and {plural(len(names) - most, 'more pair')}" if len(names) > most else "")
-
-def _reach(t): return f"{_n(t['low'].min())} to {_n(t['high'].max())}"
-
-def _alike(t, tolerance, detect):
-    of = f" of {tolerance:g}" if tolerance else ""
-    return f"{_pairs(t)} differ by less than the tolerance{of}; the interval{'s reach' if len(t) > 1 else ' reaches'} from {_reach(t)}."
-
-def _unclear(t, tolerance, detect):
-    found = [d for k in zip(t["attribute"], t["group_a"], t["group_b"]) if np.isfinite(d := detect.get(k, np.nan))]
-    power = "" if not found else f" Differences below {_n(max(found))} would often go unseen in data of this size."
-    lone = t[(t["low"] > 0) | (t["high"] < 0)]
-    almost = "" if not len(lone) else f" Alone, the interval of {_pairs(lone)} would leave out zero; corrected for the number of comparisons it is not enough."
-    return f"{_pairs(t)}: the data are compatible with differences from {_reach(t)}.{almost}{power}"
-
-# %% ../nbs/07_html.ipynb #c017
+# %% ../nbs/07_html.ipynb #c025
 def headline_metrics(report) -> list:
     "What the summary speaks about: AUC and sensitivity, or the report's mask metrics."
     if report.task == "seg": return [c[5:] for c in report.by_group if c.startswith("mean_")]
@@ -172,7 +176,7 @@ def _widest(report, most):
         if len(v): out.append(Sentence(f"{_label(title, a, None)}, {plural(len(v), 'question')}: the gaps seen reach from {_n(v.min())} to {_n(v.max())} (median {_n(v.median())}); widest in {widest}."))
     return out[:most]
 
-# %% ../nbs/07_html.ipynb #c022
+# %% ../nbs/07_html.ipynb #c030
 RANGES = {"bce": "0 and up", "cal_slope": "any number", "cal_intercept": "any number", "rvd": "−1 and up", "hd95": "0 and up, a distance", "asd": "0 and up, a distance"}
 BETTER = {"higher": "higher is better", "lower": "lower is better", "equal": "equal in all groups is fair", "1": "1 is best", "0": "0 is best"}
 SUMMARY_WORDS = {
@@ -196,6 +200,7 @@ UNCERTAINTY_WORDS = {
     "gaps": ("De-biased gap", "The gap with the part that chance alone would give taken off. It may be negative: the groups then differ less than chance would make them."),
 }
 
+# %% ../nbs/07_html.ipynb #c032
 _AROUND = re.compile("^(mean|min|max|delta|std|median|q25|q75|skewness|es|overall|worst)[_-]|-gap$")
 
 def definitions(report) -> list:
@@ -220,7 +225,7 @@ class SimpleText:
     title: str
     text: str
 
-# %% ../nbs/07_html.ipynb #c026
+# %% ../nbs/07_html.ipynb #c036
 @dataclass
 class Cell:
     "What a cell shows, the number it sorts by, a second line, and how it looks."
@@ -239,6 +244,7 @@ class Table:
     rows: list
     keys: int = 1
 
+# %% ../nbs/07_html.ipynb #c038
 WHOLE = {"n", "n_groups", "n_left_out", "missing", "n_a", "n_b"}
 
 def cell(v, column="") -> Cell:
@@ -250,7 +256,15 @@ def cell(v, column="") -> Cell:
 
 def _keys(frame) -> list: return [[clean(k) for k in (key if isinstance(key, tuple) else (key,))] for key in frame.index]
 
-# %% ../nbs/07_html.ipynb #c029
+# %% ../nbs/07_html.ipynb #c041
+def interval_lookup(report) -> dict:
+    "`(target, attribute, group, metric)` → `(low, high)`; without the target where there is one question."
+    f = frames(report).get("intervals")
+    if f is None: return {}
+    keys = [*(["target"] if report.targets and "target" in f else []), "attribute", "group", "metric"]
+    return {tuple(map(clean, row)): (lo, hi) for *row, lo, hi in f[[*keys, "low", "high"]].itertuples(index=False) if lo == lo and hi == hi}
+
+# %% ../nbs/07_html.ipynb #c043
 def groups_table(report) -> Table:
     "Per group: what people read first, with the interval under each number that has one."
     columns = list(_shown(report)[1].columns)
@@ -264,13 +278,7 @@ def groups_table(report) -> Table:
     caption = "Every group" + ". Bold: the least favourable value of its attribute" * bool(behind) + ". Below a number: its interval" * bool(limits)
     return Table("groups-table", caption, [*map(str, g.index.names), *map(words, columns)], rows, g.index.nlevels)
 
-def interval_lookup(report) -> dict:
-    "`(target, attribute, group, metric)` → `(low, high)`; without the target where there is one question."
-    f = frames(report).get("intervals")
-    if f is None: return {}
-    keys = [*(["target"] if report.targets and "target" in f else []), "attribute", "group", "metric"]
-    return {tuple(map(clean, row)): (lo, hi) for *row, lo, hi in f[[*keys, "low", "high"]].itertuples(index=False) if lo == lo and hi == hi}
-
+# %% ../nbs/07_html.ipynb #c045
 def summary_table(report) -> Table:
     "The published summary: a column per attribute, or a row when there are many."
     s = report.summary
@@ -283,7 +291,7 @@ def _turned(t:Table) -> Table:
     names = [" / ".join(c.text for c in row[:t.keys]) for row in t.rows]
     return Table(t.name, t.caption, ["number", *names], [[Cell(h), *(row[t.keys + i] for row in t.rows)] for i, h in enumerate(t.head[t.keys:])], 1)
 
-# %% ../nbs/07_html.ipynb #c033
+# %% ../nbs/07_html.ipynb #c049
 CAPTIONS = {"pairwise": "Signed differences between groups: the first minus the second", "tests": "Tests of “all groups are equal”",
             "gaps": "Gaps: largest minus smallest, with an interval, and with the share of chance taken off"}
 HEADINGS = {"group_a": "first", "group_b": "second", "low": "from", "high": "to", "p_value": "p", "p_adjusted": "p, adjusted", "n_a": "first's samples",
@@ -309,7 +317,7 @@ def _told(column, v) -> Cell:
     if column in SHORT and isinstance(v, (float, np.floating)) and np.isfinite(v): return Cell(_n(v), repr(float(v)))
     return cell(v, column)
 
-# %% ../nbs/07_html.ipynb #c036
+# %% ../nbs/07_html.ipynb #c052
 @dataclass
 class Picture:
     "An inline SVG and the line under it."
@@ -327,6 +335,7 @@ def new_axes(width, height):
     "Axes of a figure of the page."
     return require("matplotlib.figure", "plots", why="the HTML report").Figure(figsize=(min(width, 4.7), height * 1.06), layout="constrained").subplots()
 
+# %% ../nbs/07_html.ipynb #c054
 class Album:
     "Draws pictures and numbers them."
     def __init__(self): self.n, self.markup = 0, require("markupsafe", "plots", why="the HTML report").Markup
@@ -335,7 +344,7 @@ class Album:
         with page_style(): svg = to_svg(draw(*args, ax=new_axes, **kw), title, caption or title, f"p{self.n}")
         return Picture(self.markup(svg), caption)
 
-# %% ../nbs/07_html.ipynb #c039
+# %% ../nbs/07_html.ipynb #c057
 @dataclass
 class Shelf:
     "A part of the page that folds: its title and pictures."
@@ -367,6 +376,7 @@ def _about(report, album, target) -> list:
             album.add(differences, report, metric, target=target, values=False, title=f"Differences in {title} between groups{end}",
                       caption="Who is ahead of whom: each difference is the first group's value minus the second's.")]
 
+# %% ../nbs/07_html.ipynb #c059
 def by_metric(report, album) -> list:
     "Folded shelves: the other metrics of one question, or every question of several."
     if report.targets:
@@ -379,7 +389,7 @@ def by_metric(report, album) -> list:
 
 MOST_SHELVES = 20
 
-# %% ../nbs/07_html.ipynb #c042
+# %% ../nbs/07_html.ipynb #c062
 @dataclass
 class Samples:
     "What a report was made of, when the page is to show curves or fingerprint it."
@@ -396,6 +406,7 @@ class Samples:
 
 GROUPING = ("bins", "intersectional", "unknown")
 
+# %% ../nbs/07_html.ipynb #c064
 def _bins_of(report, features):
     "The report's cut points for the attributes that are given, which must be the report's."
     names, bins = list(feature_columns(features)), report.metadata.get("bins")
@@ -429,7 +440,7 @@ def threshold_of(report):
     "The threshold of a report, by name."
     return report.metadata.get("threshold", {}).get("name", "best_f1")
 
-# %% ../nbs/07_html.ipynb #c045
+# %% ../nbs/07_html.ipynb #c067
 MOST_CURVES = 6
 
 def curves(report, s:Samples, album) -> tuple:
@@ -464,7 +475,7 @@ def _curve_set(a, album) -> list:
     t = a.c.t if np.isfinite(a.c.t) else None
     return [*out, album.add(lambda ax: draw_histograms(a, ax, threshold=t), title=f"Scores by {by}", caption="Positives upward, negatives downward, each as a share of its own label.")]
 
-# %% ../nbs/07_html.ipynb #c048
+# %% ../nbs/07_html.ipynb #c070
 CARD = ("model", "version", "intended use", "not intended for", "training data", "evaluation data", "limitations", "owner", "contact", "licence")
 
 def card_fields(model_card) -> tuple:
@@ -482,7 +493,7 @@ def some_words(names) -> str:
     "Names in a row."
     return ", ".join(names)
 
-# %% ../nbs/07_html.ipynb #c052
+# %% ../nbs/07_html.ipynb #c074
 TEMPLATES = Path(__file__).parent/"templates" if "__file__" in globals() else None
 
 def _template_folder() -> Path:
@@ -502,7 +513,7 @@ def script_json(x) -> str:
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
     return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"})
 
-# %% ../nbs/07_html.ipynb #c056
+# %% ../nbs/07_html.ipynb #c078
 SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut points", "weighted": "weighted", "empty_score": "Dice of two empty masks",
             "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm", "source": "files",
             "columns": "columns", "ci": "level of intervals", "clustered": "patients as the unit", "tolerance": "tolerance", "correction": "correction for many comparisons",
@@ -524,6 +535,7 @@ def facts(report, s:Samples) -> list:
     prints = {"this report": fingerprint(report), **{clean(k): clean(v) for k, v in (m.get("fingerprints") or {}).items()}, **{k: fingerprint(v) for k, v in s.given.items()}}
     return [*out, *((f"fingerprint of {k}", v) for k, v in prints.items())]
 
+# %% ../nbs/07_html.ipynb #c080
 def assumptions(report) -> list:
     "What was taken for granted, one sentence each."
     out = [f"{t[0].upper()}{t[1:]}." for t in _assumptions(report)]
@@ -543,7 +555,7 @@ def smallest(report, few:int=30) -> str:
     what, more = "samples" if pos is None else "positives or negatives", f" and {len(weak) - 8} more" if len(weak) > 8 else ""
     return f"Small groups can show little: fewer than {few} {what} in {', '.join(weak[:8])}{more}."
 
-# %% ../nbs/07_html.ipynb #c058
+# %% ../nbs/07_html.ipynb #c082
 def to_html(
     report,                              # a `FairnessReport`
     path=None,                           # file to write, whole or not at all
@@ -575,14 +587,15 @@ def _check_samples(report, s):
     other = {"cls": "dice", "seg": "y_score"}[report.task]
     if other in have: raise InputError(f"this report is about {'scores; pass y_true= and y_score=' if report.task == 'cls' else 'Dice; pass dice='}, not {other}=")
 
-# %% ../nbs/07_html.ipynb #c059
+# %% ../nbs/07_html.ipynb #c083
 def _words(report, title, notes) -> dict:
     "The texts of the page."
     head, (sentences, caveat) = _headline(report).split(" · "), in_short(report)
     return dict(title=clean(title) if title is not None else head[0], headline=" · ".join(map(clean, head[title is None:])), sentences=sentences, caveat=caveat,
                 notes=[clean(t) for t in ([notes] if isinstance(notes, str) else notes or [])], assumed=[clean(t) for t in assumptions(report)],
-                warnings=[clean(w) for w in report.warnings], definitions=definitions(report), command=clean(report.metadata.get("command") or " ").replace("(empty)", ""))
+                warnings=[clean(w) for w in report.warnings], definitions=definitions(report), command=clean(c) if (c := report.metadata.get("command")) else "")
 
+# %% ../nbs/07_html.ipynb #c085
 def _pictures(report, s) -> dict:
     "The pictures of the page, and what was not drawn."
     album = Album()
@@ -590,6 +603,7 @@ def _pictures(report, s) -> dict:
     if (k := len(report.targets)) > MOST_SHELVES: note = f"{note} Pictures are drawn for the first {MOST_SHELVES} of {k} questions.".strip()
     return dict(overview=overview(report, album), more_pictures=[*shelves, *by_metric(report, album)], pictures_note=note)
 
+# %% ../nbs/07_html.ipynb #c087
 def _tables(report) -> dict:
     "The tables of the page."
     u = report.unknown if report.unknown is not None else []
@@ -597,6 +611,7 @@ def _tables(report) -> dict:
     return dict(groups=groups_table(report), tables=[frame_table(k, f) for k, f in frames(report).items() if k != "intervals"], summary=summary_table(report),
                 unknown=Table("unknown-table", "Samples that are in no group", ["attribute", "value", "samples"], rows, 2) if rows else None)
 
+# %% ../nbs/07_html.ipynb #c089
 SECTIONS = {"short": "In short", "said": "Assumed", "pictures": "Pictures", "groups": "Groups", "differences": "Differences", "numbers": "Published numbers",
             "definitions": "Definitions", "card": "Model card", "again": "Make it again"}
 
@@ -610,7 +625,7 @@ def page(report, s:Samples, title=None, notes=None, model_card=None) -> dict:
                 sections=[(k, v) for k, v in SECTIONS.items() if k != "differences" or tables["tables"]], css=markup(read("report.css")), script=markup(script),
                 script_hash=markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()), data=markup(script_json(data)))
 
-# %% ../nbs/07_html.ipynb #c069
+# %% ../nbs/07_html.ipynb #c099
 _TEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_",
         "~": r"\textasciitilde{}", "%": r"\%", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
         "\"": r"\textquotedbl{}", "−": "$-$", "–": "--", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}"}
@@ -619,12 +634,14 @@ def tex(text) -> str:
     "Text for LaTeX: nothing in it is a command."
     return "".join(_TEX.get(ch, ch) for ch in clean(text))
 
+# %% ../nbs/07_html.ipynb #c101
 def _tex_cell(c) -> str:
     if c.sort in (None, ""): return "--" if c.sort == "" else tex(c.text)
     v = float(c.sort)
     body = tex(c.text) if c.text.startswith("<") or v.is_integer() and abs(v) >= 2 else tex(_n(v))
     return (rf"\textbf{{{body}}}" if c.kind == "behind" else body) + (f" ({tex(c.sub.replace(' to ', '–'))})" if c.sub else "")
 
+# %% ../nbs/07_html.ipynb #c103
 def to_latex(
     report,               # a `FairnessReport`
     path=None,            # file to write, whole or not at all

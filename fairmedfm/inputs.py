@@ -94,7 +94,8 @@ def as_array(x, what:str="the input") -> np.ndarray:
     a = convert(x, what) if convert else _from_list(list(x), what)
     if a.ndim == 0: _refuse(what, f"is a single value ({shown(a.item())}); give one value per sample")
     if a.dtype.kind == "c": _refuse(what, "holds complex numbers")
-    if a.dtype.char == "g": return a.astype(np.float64)
+    if a.dtype.char == "g":
+        with np.errstate(over="ignore"): return a.astype(np.float64)
     return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
 
 # %% ../nbs/01_inputs.ipynb #c018
@@ -489,7 +490,8 @@ def _short_cut(values, q):
     "The number with the fewest digits that splits the sorted `values` where `q` does."
     i = np.searchsorted(values, q, side="left")
     lo, hi = (values[i - 1] if i else -np.inf), (values[i] if i < len(values) else np.inf)
-    return next((r for d in range(-3, 16) if lo < (r := round(float(q), d)) <= hi), float(q))
+    nice = [float(f"{q:.4g}"), *(round(float(q), d) for d in range(-3, 16))]         # the published name (four digits) where it is true
+    return next((r for r in nice if lo < r <= hi), float(q))
 
 def cut_points(values:np.ndarray, spec, name:str, notes:Notes) -> np.ndarray:
     "The cut points that `spec` asks for: a list of them, or a number of quantile groups."

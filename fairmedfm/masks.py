@@ -8,7 +8,9 @@ Docs: https://fairmedfm.github.io/fairmedfm/masks.html.md"""
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -87,6 +89,7 @@ def _picture(path):
 def _tiff(path):
     tf = require("tifffile", "io", why=f"reading {path.name}")
     with tf.TiffFile(path) as file:
+        len(file.pages)                                    # walks the pages once, which stops at a chain that runs in a circle
         series = file.series[0]
         try: a = series.asarray()
         except ValueError: return _tiff_pages(path)
@@ -135,13 +138,24 @@ def _itk(path):
 READERS = {".npy": _numpy, ".npz": _numpy, ".png": _picture, ".jpg": _picture, ".jpeg": _picture, ".bmp": _picture,
            ".tif": _tiff, ".tiff": _tiff, ".nii": _nifti, ".nii.gz": _nifti, ".mha": _itk, ".mhd": _itk, ".nrrd": _itk}
 
+@contextmanager
+def _quiet_readers():
+    "The libraries' own chatter about a damaged file stays off stderr: the error says it in one line."
+    loggers = [logging.getLogger(n) for n in ("tifffile", "nibabel", "nibabel.global", "PIL")]
+    levels = [l.level for l in loggers]
+    for l in loggers: l.setLevel(logging.CRITICAL + 1)
+    try: yield
+    finally:
+        for l, level in zip(loggers, levels): l.setLevel(level)
+
 def _read(path):
     path = Path(path)
     if path.is_dir(): raise InputError("is a folder; give the list of its files, such as sorted(Path(folder).glob('*.png'))")
     if not path.exists(): raise InputError("does not exist")
     reader = next((r for end, r in READERS.items() if path.name.lower().endswith(end)), None)
     if reader is None: raise InputError(f"is no mask file by its ending (known: {' '.join(READERS)})")
-    try: return reader(path)
+    try:
+        with _quiet_readers(): return reader(path)
     except InputError: raise
     except Exception as e: raise InputError(f"cannot be read ({type(e).__name__}: {' '.join(str(e).split())[:120]})") from None
 

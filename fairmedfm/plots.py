@@ -29,7 +29,7 @@ from .uncertainty import REST, wilson
 __all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'PREFIXES', 'WORDS', 'DIRECTION',
            'VERDICTS', 'MANY', 'ODDS', 'KINDS', 'OF_SCORES', 'VARIABLES', 'Look', 'look', 'clean', 'short',
            'short_names', 'Rows', 'column_of', 'words', 'pick', 'group_numbers', 'confidence_of', 'forest',
-           'pair_numbers', 'verdict_kind', 'differences', 'tolerance_of', 'counts', 'Asked', 'asked', 'units',
+           'pair_numbers', 'verdict_kind', 'differences', 'tolerance_of', 'counts', 'Asked', 'units', 'asked',
            'roc_points', 'pr_points', 'named_few', 'roc_by_group', 'draw_roc', 'pr_by_group', 'draw_pr',
            'calibration_points', 'calibration_by_group', 'draw_calibration', 'score_histograms', 'draw_histograms',
            'dice_by_group', 'dice_of', 'dice_by_size', 'trade_off_table', 'pareto', 'trade_off', 'gaps', 'plot',
@@ -188,6 +188,7 @@ def _of_metric(report, kind, name, target, attribute):
     frame = frame[frame["metric"].astype(str).str.split("@").str[0] == name]
     return frame if len(frame) else None
 
+# %% ../nbs/06_plots.ipynb #c030
 def group_numbers(report, metric=None, *, target=None, attribute=None) -> pd.DataFrame:
     "A row per group: `attribute`, `group`, `n`, `value`, `low`, `high` (NaN without an interval), `estimate` (the interval's subject where it isn't the value), `skipped`."
     name, column, *_ = column_of(report, metric)
@@ -207,7 +208,7 @@ def confidence_of(report):
     "The level of a report's intervals, if it has any."
     return report.metadata.get("ci")
 
-# %% ../nbs/06_plots.ipynb #c032
+# %% ../nbs/06_plots.ipynb #c034
 def _show(v) -> str: return "–" if v is None or not np.isfinite(v) else (f"{v:.3f}" if abs(v) < 10 else f"{v:,.1f}").replace("-", "−")
 
 def _span(ax, values, bounds=None):
@@ -253,7 +254,7 @@ def forest(
     _span(ax, [*t["value"], *t["low"], *t["high"], whole]); rows.draw(ax)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c036
+# %% ../nbs/06_plots.ipynb #c038
 def _raw_pairs(g) -> list:
     "Pairs of one attribute's groups and their differences without intervals."
     g = g[np.isfinite(g["value"])].reset_index(drop=True)
@@ -278,7 +279,7 @@ def pair_numbers(report, metric=None, *, target=None, attribute=None) -> pd.Data
         out += [(*r, n.get(str(r[1]), np.nan), sum(n.values()) - n.get(str(r[1]), np.nan) if r[2] == REST else n.get(str(r[2]), np.nan)) for r in rows]
     return pd.DataFrame(out, columns=["attribute", "group_a", "group_b", "difference", "low", "high", "verdict", "n_a", "n_b"])
 
-# %% ../nbs/06_plots.ipynb #c040
+# %% ../nbs/06_plots.ipynb #c042
 VERDICTS = {"different": ("D", HUES[1], "shown different"), "alike": ("s", HUES[2], "shown alike"), "unclear": ("o", PAPER, "cannot say")}
 
 def verdict_kind(text) -> str:
@@ -291,7 +292,7 @@ def _verdict_entries(ax, kinds):
     make = lambda mark, fill: ax.plot([], [], mark, ls="", ms=6, mfc=fill, mec=MUTED if fill == PAPER else fill, mew=1.4)[0]
     return [(make(*VERDICTS[k][:2]), VERDICTS[k][2]) for k in VERDICTS if k in kinds]
 
-# %% ../nbs/06_plots.ipynb #c042
+# %% ../nbs/06_plots.ipynb #c044
 def _signed(v) -> str: return ("+" if v > 0 else "−" if v < 0 else "±") + _show(abs(v))
 
 def differences(
@@ -331,7 +332,7 @@ def tolerance_of(report, name):
     known = told["tolerance"].dropna() if told is not None and "tolerance" in told else ()
     return float(known.iloc[0]) if len(known) else None
 
-# %% ../nbs/06_plots.ipynb #c052
+# %% ../nbs/06_plots.ipynb #c054
 def counts(report, *, attribute=None, target=None, ax=None):
     "Samples per group, split by label where the report is about labels. Returns the axes."
     g, rows, at = pick(report, report.by_group, target, attribute), Rows(), []
@@ -354,7 +355,7 @@ def counts(report, *, attribute=None, target=None, ax=None):
     if np.isfinite(pos).any(): _legend(ax, [(ax.patches[0], "positive (numbers at the right)"), (ax.patches[-1], "negative")], ncols=2)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c056
+# %% ../nbs/06_plots.ipynb #c058
 def _share(hit, w, clusters, z) -> tuple:
     "`(p, low, high)` of a weighted share; independent units are the clusters where there are any."
     total = w.sum()
@@ -366,7 +367,7 @@ def _share(hit, w, clusters, z) -> tuple:
         n = min(n, max(p * (1 - p) / spread, 1.0)) if spread > 0 else units
     return p, *map(float, wilson(p, n, z))
 
-# %% ../nbs/06_plots.ipynb #c059
+# %% ../nbs/06_plots.ipynb #c061
 @dataclass
 class Asked:
     "One comparison by group with what its curves need: scores, labels, weights, clusters."
@@ -379,12 +380,7 @@ class Asked:
             m = self.c.grouping.codes == i
             yield i, self.c.q.y[m].astype(float), self.c.q.rank[m], w[m], None if self.clusters is None else self.clusters[m]
 
-def asked(y_true, y_score, sensitive_features, clusters=None, **options) -> Asked:
-    "Labels, scores and one attribute as people have them; the options are those of `auc_gap`."
-    named = align(Notes(), y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, **({} if clusters is None else {"clusters": clusters}))
-    c = compare_groups(named["y_true"], named["y_score"], sensitive_features=named["sensitive_features"], **options)
-    return Asked(c, units(named.get("clusters"), c.q))
-
+# %% ../nbs/06_plots.ipynb #c063
 def units(clusters, q):
     "Patients as numbers, for the samples of a question."
     if clusters is None: return None
@@ -392,7 +388,14 @@ def units(clusters, q):
     if len(codes) < n or (codes < 0).any(): raise InputError(f"clusters: {plural(int((codes >= 0).sum()), 'value')} for {plural(n, 'sample')}; give one patient per sample")
     return q.take(codes)
 
-# %% ../nbs/06_plots.ipynb #c063
+# %% ../nbs/06_plots.ipynb #c065
+def asked(y_true, y_score, sensitive_features, clusters=None, **options) -> Asked:
+    "Labels, scores and one attribute as people have them; the options are those of `auc_gap`."
+    named = align(Notes(), y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, **({} if clusters is None else {"clusters": clusters}))
+    c = compare_groups(named["y_true"], named["y_score"], sensitive_features=named["sensitive_features"], **options)
+    return Asked(c, units(named.get("clusters"), c.q))
+
+# %% ../nbs/06_plots.ipynb #c069
 def _thresholds(y, s, w, most:int=100):
     "Falling thresholds, evenly spread along the ROC curve."
     order = np.argsort(-s, kind="stable"); v = s[order]
@@ -407,13 +410,14 @@ def roc_points(y, s, w, clusters, z):
     at = lambda m: np.array([_share((s[m] >= t).astype(float), w[m], None if clusters is None else clusters[m], z) for t in _thresholds(y, s, w)])
     return at(y == 0), at(y > 0)
 
+# %% ../nbs/06_plots.ipynb #c071
 def pr_points(y, s, w, clusters, z):
     "`(recall, precision)`, each `(points, 3)`."
     t, pos = _thresholds(y, s, w), y > 0
     some_of = lambda hit, m: _share(hit[m].astype(float), w[m], None if clusters is None else clusters[m], z)
     return np.array([some_of(s >= x, pos) for x in t]), np.array([some_of(y, s >= x) for x in t])
 
-# %% ../nbs/06_plots.ipynb #c068
+# %% ../nbs/06_plots.ipynb #c076
 MANY = 8
 
 def named_few(values) -> list:
@@ -421,6 +425,15 @@ def named_few(values) -> list:
     order = [i for i in np.argsort(values, kind="stable") if np.isfinite(values[i])]
     return sorted(order) if len(order) <= MANY else sorted(order[:3] + order[-3:])
 
+# %% ../nbs/06_plots.ipynb #c078
+def _outline(x, up, titles):
+    "The band as one polygon: along the better limits, around the last corner, back along the worse limits, around the first corner."
+    better, worse = (1, 2) if titles["rises"] else (2, 1)                  # of x; of y the better limit is the upper one
+    corner = lambda v, i, which: [v[i, which]]
+    right = np.r_[x[:, better], corner(x, -1, 2), x[::-1, worse], corner(x, 0, 1)]
+    return right, np.r_[up[:, 2], corner(up, -1, better % 2 + 1), up[::-1, 1], corner(up, 0, better)]
+
+# %% ../nbs/06_plots.ipynb #c080
 def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, height=5.6, baseline=None):
     "The frame that all curves share: `points(...)` gives x and y with limits; `value` is the metric in the legend."
     z, v = NormalDist().inv_cdf(.5 + ci ** (1 / coordinates) / 2), a.c.values(value)
@@ -441,14 +454,7 @@ def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, heig
     _legend(ax, entries + [(ax.fill_between([], [], [], color=MUTED, alpha=.2), f"where a point lies with {ci:.0%} confidence")] * band)
     return ax
 
-def _outline(x, up, titles):
-    "The band as one polygon: along the better limits, around the last corner, back along the worse limits, around the first corner."
-    better, worse = (1, 2) if titles["rises"] else (2, 1)                  # of x; of y the better limit is the upper one
-    corner = lambda v, i, which: [v[i, which]]
-    right = np.r_[x[:, better], corner(x, -1, 2), x[::-1, worse], corner(x, 0, 1)]
-    return right, np.r_[up[:, 2], corner(up, -1, better % 2 + 1), up[::-1, 1], corner(up, 0, better)]
-
-# %% ../nbs/06_plots.ipynb #c070
+# %% ../nbs/06_plots.ipynb #c082
 def roc_by_group(
     y_true, y_score, sensitive_features, # labels, scores and one attribute, as in `auc_gap`
     *, ax=None,                          # axes to draw into
@@ -466,7 +472,7 @@ def draw_roc(a:Asked, ax=None, ci=.95, band=True):
     ax = _curves(a, ax, start, "auc", titles, band, ci, baseline=([0, 1], [0, 1]))
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.01)); return ax
 
-# %% ../nbs/06_plots.ipynb #c073
+# %% ../nbs/06_plots.ipynb #c085
 def pr_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, band:bool=True, clusters=None, **options):
     """Precision against recall in every group, with bands; arguments as in `roc_by_group`. Precision follows prevalence, so groups differ in it even
     under a model that serves them alike. Returns the axes."""
@@ -478,7 +484,7 @@ def draw_pr(a:Asked, ax=None, ci=.95, band=True):
     ax = _curves(a, ax, pr_points, "ap", titles, band, ci)
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.03)); return ax
 
-# %% ../nbs/06_plots.ipynb #c076
+# %% ../nbs/06_plots.ipynb #c088
 def calibration_points(y, p, w, clusters, z, bins=10):
     "`(mean score, share of positives with limits)` in equal-mass bins; at least 15 samples each."
     k = int(max(1, min(bins, len(y) // 15)))
@@ -501,7 +507,7 @@ def draw_calibration(a:Asked, ax=None, ci=.95, band=True):
     top = min(1, 1.06 * max(max(np.nanmax(l.get_xdata()), np.nanmax(l.get_ydata())) for l in ax.lines if l.get_lw() > 1))
     ax.set(xlim=(-.01 * top, top * 1.01), ylim=(-.01 * top, top * 1.01)); return ax
 
-# %% ../nbs/06_plots.ipynb #c080
+# %% ../nbs/06_plots.ipynb #c092
 def _crowded(p): return np.median(p) < .08 or np.median(p) > .92
 
 def _odds(p): p = np.clip(p, 1e-4, 1 - 1e-4); return np.log(p / (1 - p))
@@ -510,6 +516,7 @@ def score_histograms(y_true, y_score, sensitive_features, *, ax=None, bins_drawn
     "Histograms of the scores of every group, positives up and negatives down; `threshold` draws a line. Further options as in `auc_gap`. Returns the axes."
     return draw_histograms(asked(y_true, y_score, sensitive_features, **options), ax, bins_drawn, threshold)
 
+# %% ../nbs/06_plots.ipynb #c094
 def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
     "`score_histograms` of a comparison at hand."
     rank = a.c.q.prob is None
@@ -538,7 +545,7 @@ def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
 
 ODDS = (.001, .01, .05, .2, .5, .8, .95, .99, .999)
 
-# %% ../nbs/06_plots.ipynb #c084
+# %% ../nbs/06_plots.ipynb #c098
 def _cloud(v, grid):
     "A smoothed density with a fixed rule for its width, 1 at its peak."
     width = max(1.06 * min(v.std(), np.subtract(*np.quantile(v, [.75, .25])) / 1.34 or v.std()) * len(v) ** -.2, np.ptp(grid) / 80, 1e-9)
@@ -582,7 +589,7 @@ def _one_attribute(sensitive_features, bins, unknown, n):
     if len(parts) > 1: raise InputError(f"this picture compares the groups of one attribute, but there are {len(parts)} ({some([g.name for g in parts])}); pass one column")
     return parts[0]
 
-# %% ../nbs/06_plots.ipynb #c088
+# %% ../nbs/06_plots.ipynb #c102
 def _trend(x, v, most=8):
     "Mean of v in equal-mass bins of x, at least 12 samples each: `(x, mean, standard error)`."
     parts = np.array_split(np.argsort(x, kind="stable"), int(max(1, min(most, len(x) // 12))))
@@ -617,7 +624,7 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
     _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
     return ax
 
-# %% ../nbs/06_plots.ipynb #c092
+# %% ../nbs/06_plots.ipynb #c106
 _FALLS = re.compile("-gap$|^eo$|^delta_|^std_|^skewness_|^(overall|worst)-(bce|ece|brier|fpr|fnr|ce_|underdiag)|^mean_(hd95|asd)")
 
 def _rises(column:str) -> bool: return not _FALLS.search(column)
@@ -638,13 +645,13 @@ def trade_off_table(reports, utility=None, fairness=None, attribute=None):
     if not rows: raise InputError("no report has a finite value of both" + (f" for the attribute {attribute!r}" if attribute else ""))
     return pd.DataFrame(rows, columns=["name", "attribute", "x", "y"]), utility, fairness
 
-# %% ../nbs/06_plots.ipynb #c094
+# %% ../nbs/06_plots.ipynb #c108
 def pareto(x, y, x_rises=True, y_rises=True):
     "Positions of the points that no other beats in both, by rising x."
     a, b = (x if x_rises else -x), (y if y_rises else -y)
     return [i for i in np.argsort(x, kind="stable") if not ((a >= a[i]) & (b >= b[i]) & ((a > a[i]) | (b > b[i]))).any()]
 
-# %% ../nbs/06_plots.ipynb #c097
+# %% ../nbs/06_plots.ipynb #c111
 def _along(line): return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
 
 def _worth_a_name(t, lines, many:int=20) -> list:
@@ -675,7 +682,7 @@ def _place_names(ax, t, lines=()):
         ax.annotate(text, ax.transData.inverted().transform((px, py)), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline",
                     fontsize="x-small", color=INK, parse_math=False, annotation_clip=False)
 
-# %% ../nbs/06_plots.ipynb #c099
+# %% ../nbs/06_plots.ipynb #c113
 def trade_off(
     reports,          # a report, or a mapping name → report
     *, utility=None,  # column of `summary` to the right; default: overall-auc, or mean_dice
@@ -699,7 +706,7 @@ def trade_off(
     _place_names(ax, t, fronts); _legend(ax, entries, ncols=1 if len(entries) < 4 else 2)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c103
+# %% ../nbs/06_plots.ipynb #c117
 def gaps(report, metric=None, *, attribute=None, ax=None):
     "The gap of a metric in every question of a report, a mark per attribute. Returns the axes."
     name, column, title, better = column_of(report, metric)
@@ -720,7 +727,7 @@ def gaps(report, metric=None, *, attribute=None, ax=None):
     _legend(ax, entries, ncols=3)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c107
+# %% ../nbs/06_plots.ipynb #c121
 KINDS = {"forest": forest, "differences": differences, "counts": counts, "gaps": gaps, "trade_off": trade_off}
 OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibration_by_group", "histograms": "score_histograms",
              "dice": "dice_by_group", "size": "dice_by_size"}
@@ -731,7 +738,7 @@ def plot(report, kind:str="forest", **options):
     if kind not in KINDS: raise unknown_name("picture called", kind, [*KINDS, *OF_SCORES])
     return KINDS[kind](report, **options)
 
-# %% ../nbs/06_plots.ipynb #c111
+# %% ../nbs/06_plots.ipynb #c125
 VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 

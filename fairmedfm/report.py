@@ -385,7 +385,7 @@ def _one_structure(scores:dict, parts, notes) -> dict:
             columns |= {f"{k}_{m}": t[k].to_numpy() for k in ("mean", "std", "median", "q25", "q75")} | ({} if "n" in columns else {"n": t["n"].to_numpy(), "skipped": t["skipped"].to_numpy()})
         out["summary"].append(([(g.name,)], {k: [v] for k, v in summary.items()}))
         out["by_group"].append(([(g.name, name) for name in g.names], columns))
-    out["overall"] = {"n": len(next(iter(scores.values())))} | {f"mean_{m}": float(np.nanmean(v)) if (~np.isnan(v)).any() else np.nan for m, v in scores.items()}
+    out["overall"] = {"n": int((~np.isnan(next(iter(scores.values())))).sum())} | {f"mean_{m}": float(np.nanmean(v)) if (~np.isnan(v)).any() else np.nan for m, v in scores.items()}
     return out
 
 # %% ../nbs/05_report.ipynb #c063

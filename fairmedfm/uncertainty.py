@@ -22,17 +22,18 @@ from .metrics import PUBLISHED, Comparison, Groups, Ranking, compare_groups, met
 
 # %% auto #0
 __all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'MIN_LABELS', 'BIN_EDGES', 'BLOCK', 'METHODS', 'INFLUENCES',
-           'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'KEYS', 'SAID', 'BOUNDS', 'critical', 'two_sided',
-           'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale', 'area_limits', 'mean_limits',
-           'Columns', 'Linear', 'linear', 'touching', 'Estimate', 'estimated', 'Scored', 'kish', 'rate_sums',
-           'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean', 'mean_influence', 'area', 'area_variance',
-           'order_of', 'area_influence', 'precision_influence', 'precision', 'slope_influence', 'slope', 'error_curve',
-           'calibration', 'reweigh', 'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest',
-           'split', 'RateShuffle', 'AreaShuffle', 'area_of_counts', 'MeanShuffle', 'UnitShuffle', 'mean_shuffle',
-           'area_shuffle', 'unit_shuffle', 'pooled_placements', 'shuffle_of', 'contrasts', 'reached', 'permutation_p',
-           'adjust', 'together', 'together_p', 'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings',
-           'jobs_of', 'part_in', 'cluster_codes', 'Uncertainty', 'gap_interval', 'combine', 'tell', 'uncertainty',
-           'mask_uncertainty', 'coupling', 'Paired', 'gap_change', 'paired_difference', 'Accumulator']
+           'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'KEYS', 'SAID', 'SMALL', 'BOUNDS', 'critical',
+           'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale', 'area_limits',
+           'mean_limits', 'Columns', 'Linear', 'linear', 'touching', 'Estimate', 'estimated', 'Scored', 'kish',
+           'rate_sums', 'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean', 'mean_influence', 'area',
+           'area_variance', 'order_of', 'area_influence', 'precision_influence', 'precision', 'slope_influence',
+           'slope', 'error_curve', 'calibration', 'reweigh', 'resample_block', 'spread_over', 'resample', 'resampled',
+           'estimate', 'with_rest', 'split', 'RateShuffle', 'AreaShuffle', 'area_of_counts', 'MeanShuffle',
+           'UnitShuffle', 'mean_shuffle', 'area_shuffle', 'unit_shuffle', 'pooled_placements', 'shuffle_of',
+           'contrasts', 'reached', 'permutation_p', 'adjust', 'together', 'together_p', 'merged', 'debiased_gap',
+           'detectable', 'verdicts', 'Job', 'Settings', 'jobs_of', 'part_in', 'cluster_codes', 'Uncertainty',
+           'gap_interval', 'combine', 'tell', 'uncertainty', 'mask_uncertainty', 'coupling', 'Paired', 'gap_change',
+           'paired_difference', 'Accumulator']
 
 # %% ../nbs/04_uncertainty.ipynb #c009
 def _special(): return require("scipy.special", why="an interval")
@@ -335,7 +336,9 @@ def rate(cols:Scored, metric:str) -> Estimate:
     limits = lambda alpha, at: tuple(map(scale, wilson(p[at], n[at], critical(alpha, df[at]))))
     return estimated(cols, metric, scale(p), limits, "Wilson, Newcombe", den if cols.weight is None else kish(cols, has), rho)
 
-def rate_influence(cols, metric): return ratio_influence(cols, *(_members(names)[cols.cell] for names in RATES[metric]))
+def rate_influence(cols, metric):
+    "What each row adds to a rate of every group."
+    return ratio_influence(cols, *(_members(names)[cols.cell] for names in RATES[metric]))
 
 # %% ../nbs/04_uncertainty.ipynb #c058
 def losses(cols, metric):
@@ -359,7 +362,9 @@ def mean(cols:Columns, metric:str, x=None, bounds=(0, np.inf)) -> Estimate:
     limits = lambda alpha, at: mean_limits(value[at], m.variance[at], m.third[at], critical(alpha, m.units[at] - 1), bounds)
     return estimated(cols, metric, value, limits, "t, corrected for skewness", None, m.rho)
 
-def mean_influence(cols, metric): return ratio_influence(cols, losses(cols, metric), np.ones(len(cols.codes)))
+def mean_influence(cols, metric):
+    "What each row adds to a mean loss of every group."
+    return ratio_influence(cols, losses(cols, metric), np.ones(len(cols.codes)))
 
 # %% ../nbs/04_uncertainty.ipynb #c062
 def _sorted_rests(cols):
@@ -501,7 +506,7 @@ _LAMBDA = np.concatenate([-_LAMBDA[:0:-1], _LAMBDA])
 def error_curve(n, p, y, root=False, deff=1.0) -> tuple:
     "From bins with `n` samples, mean score `p` and share of positives `y`: true errors on a grid, and by how many standard errors the observed one exceeds what each would give. `root`: the root mean squared error instead of the mean absolute one."
     full = n > 0
-    n, p, y = n[full], p[full], y[full]
+    n, p, y = n[full], np.clip(p[full], 0, 1), y[full]
     w, a, e = n / n.sum(), np.abs(_LAMBDA)[:, None], np.maximum(np.abs(p - y), 1e-6)
     smooth = (y * n + 2 * p) / (n + 2)
     share = np.clip(p + np.minimum(a, 1) * (smooth - p), 0, 1)
@@ -763,7 +768,8 @@ def mean_shuffle(cols, x):
 def area_shuffle(cols):
     "Counts of negatives and positives by level of score."
     g, r, everyone = cols.c.groups, cols.c.ranking, cols.c.overall.key
-    even = lambda key: key[np.arange(min(LEVELS // 2, len(key))) * len(key) // max(1, min(LEVELS // 2, len(key)))]
+    most = LEVELS if len(everyone) <= LEVELS else LEVELS // 2
+    even = lambda key: key[np.arange(min(most, len(key))) * len(key) // max(1, min(most, len(key)))]
     label = (everyone & np.uint64(1)).astype(bool)
     cuts = np.unique(np.concatenate([even(everyone[label]), even(everyone[~label])]) >> np.uint64(1)); cuts[0] = 0
     at = np.searchsorted(g.key, g.front[:-1, None] + (np.append(cuts, np.uint64(1) << np.uint64(r.bits)) << np.uint64(1)))
@@ -1077,41 +1083,36 @@ def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
 def _sibling(jobs, j, metric): return next((x for x in jobs if x.cols is j.cols and x.estimate.metric == metric), None)
 
 # %% ../nbs/04_uncertainty.ipynb #c149
-SAID = 3       # groups named per attribute
+SAID, SMALL = 6, 100       # groups named in one sentence; samples below which a group is called small
+
+def _listed(items, what="more"): return "; ".join(items[:SAID]) + (f"; and {len(items) - SAID} {what}" if len(items) > SAID else "")
 
 def tell(jobs, how, notes):
-    "Add what a reader of the intervals must know to `notes`."
-    for target, attribute in dict.fromkeys((j.target, j.attribute) for j in jobs):
-        mine = [j for j in jobs if (j.target, j.attribute) == (target, attribute)]
-        cols, where = mine[0].cols, attribute if target is None else f"{target}, {attribute}"
-        if out := [n for n, a, k in zip(cols.group_names, cols.active, cols.count) if not a and k]: notes.add(f"{where}: {some(out)} with fewer than {plural(how.min_group_size, 'sample')} take no part in comparisons")
-        _tell_small(cols, mine, where, how, notes)
-        if cols.crossed and len(cols.pairs): notes.add(f"{where}: some patients have samples in more than one group, so groups cannot be shuffled by patient; p-values come from the intervals, which allow for it")
-        noisy = {j.estimate.metric: [n for n, c, l in zip(cols.group_names, cols.active, j.estimate.interval(how.alpha)[0]) if c and l <= 0] for j in mine if j.estimate.least == 0}
-        for m, names in noisy.items():
-            if names: notes.add(f"{where}: the {m} of {some(names, SAID)} is no larger than noise alone can give; its intervals are for the error without noise, and may lie below the value")
-    _tell_threshold(jobs, notes)
-
-def _tell_small(cols, jobs, where, how, notes):
-    main = jobs[0]
-    error, (low, high) = main.estimate.error(how.alpha), main.estimate.interval(how.alpha)
-    scored = isinstance(cols, Scored)
-    few = _few(cols) if scored else None
-    small = [g for g in np.flatnonzero(cols.active) if cols.count[g] and (cols.count[g] < 50 or scored and few[g] < MIN_LABELS)]
-    said = []
-    for g in small[:SAID]:
-        size = f"{int(cols.count[g])} samples" + (f", {int(few[g])} {'patients ' * (cols.clusters is not None)}of the rarer label" if scored else "")
-        rest = cols.k + g if cols.rest else 1 - g if cols.k == 2 else None
-        shows = "" if rest is None or np.isnan(error[g] + error[rest]) else f", and only a difference of {detectable(np.hypot(error[g], error[rest]), how.alpha):.2g} from the rest would be found"
-        said.append(f"{cols.group_names[g]!r} ({size}): {main.estimate.metric} " + ("has no interval" if np.isnan(low[g]) else f"may lie anywhere from {low[g]:.2f} to {high[g]:.2f}{shows}"))
-    if said: notes.add(f"{where}: small groups: " + "; ".join(said) + (f"; and {len(small) - SAID} more" if len(small) > SAID else ""))
-    names = [cols.group_names[g] for g in small if scored and few[g] < MIN_LABELS]
-    for metrics, what in ((("ap", "cal_slope", "cal_intercept"), "no interval is given for"), (("bce", "brier"), "intervals can be too short for")):
-        if names and (hit := [j.estimate.metric for j in jobs if j.estimate.metric in metrics]): notes.add(f"{where}: with fewer than {MIN_LABELS} of a label {what} {', '.join(hit)} of {some(names, SAID)}")
-
-def _tell_threshold(jobs, notes):
-    for c in {id(j.cols.c): j.cols.c for j in jobs if isinstance(j.cols, Scored) and metric_parts(j.estimate.metric).at_threshold}.values():
+    "Add what a reader of the intervals must know to `notes`, one sentence for each kind."
+    places = {}
+    for j in jobs: places.setdefault(", ".join(filter(None, (j.target, j.attribute))), []).append(j)
+    tiny = [f"{where} {n!r}" for where, (j, *_) in places.items() for n, a, k in zip(j.cols.group_names, j.cols.active, j.cols.count) if not a and k]
+    if tiny: notes.add(f"fewer than {plural(how.min_group_size, 'sample')}, so not compared: {_listed(tiny)}")
+    small = [line for where, mine in places.items() for line in _small(where, mine, how)]
+    if small: notes.add(f"small groups: {_listed(small)}")
+    for m, text in {**dict.fromkeys(("ap", "cal_slope", "cal_intercept"), "has no interval"), **dict.fromkeys(("bce", "brier"), "can have an interval that is too short")}.items():
+        if few := [f"{where} {n!r}" for where, mine in places.items() for j in mine if j.estimate.metric == m for n, f in zip(j.cols.group_names, _few(j.cols)) if f < MIN_LABELS]: notes.add(f"with fewer than {MIN_LABELS} of a label {m} {text}: {_listed(few)}")
+    if crossed := list(dict.fromkeys(j.attribute for j in jobs if j.cols.crossed and len(j.cols.pairs))): notes.add(f"{some(crossed)}: some patients have samples in more than one group, so groups cannot be shuffled by patient; p-values come from the intervals, which allow for it")
+    noisy = [f"{where} {n!r} ({j.estimate.metric})" for where, mine in places.items() for j in mine if j.estimate.least == 0 for n, a, low in zip(j.cols.group_names, j.cols.active, j.estimate.interval(how.alpha)[0]) if a and low <= 0]
+    if noisy: notes.add(f"calibration errors no larger than noise alone can give, whose intervals are for the error without noise and may lie below the value: {_listed(noisy)}")
+    for c in {id(j.cols): j.cols.c for j in jobs if isinstance(j.cols, Scored) and metric_parts(j.estimate.metric).at_threshold}.values():
         if callable(c._rule): notes.add(f"intervals of what depends on the threshold {c.threshold} take it as fixed, although it was found on these same samples")
+
+def _small(where, jobs, how):
+    "A line for each group that is large enough to be compared and small all the same: what its size can show, by the first metric asked for."
+    e, cols = jobs[0].estimate, jobs[0].cols
+    error, (low, high), few = e.error(how.alpha), e.interval(how.alpha), _few(cols) if isinstance(cols, Scored) else None
+    for g in np.flatnonzero(cols.active):
+        if not cols.count[g] or not (cols.count[g] < SMALL or few is not None and few[g] < MIN_LABELS): continue
+        rest = cols.k + g if cols.rest else 1 - g if cols.k == 2 else None
+        size = f"{int(cols.count[g]):,} samples" + ("" if few is None else f", {int(few[g])} {'patients ' * (cols.clusters is not None)}of the rarer label")
+        finds = "" if rest is None or np.isnan(error[g] + error[rest]) else f", a difference from the rest shows from {detectable(np.hypot(error[g], error[rest]), how.alpha):.2g}"
+        yield f"{where} {cols.group_names[g]!r} ({size}): {e.metric} " + ("has no interval" if np.isnan(low[g]) else f"lies between {low[g]:.2f} and {high[g]:.2f}{finds}")
 
 # %% ../nbs/04_uncertainty.ipynb #c151
 def uncertainty(
@@ -1136,7 +1137,7 @@ def uncertainty(
     codes = None if clusters is None else cluster_codes(clusters, len(each[0].q.y) + each[0].q.n_dropped)
     return _answer([j for c in each for j in jobs_of(c, dict.fromkeys(names), how, codes)], how, notes)
 
-# %% ../nbs/04_uncertainty.ipynb #c168
+# %% ../nbs/04_uncertainty.ipynb #c169
 BOUNDS = {"dice": (0, 1), "iou": (0, 1), "nsd": (0, 1), "hd95": (0, np.inf), "asd": (0, np.inf)}
 
 def _nested(values) -> dict:
@@ -1168,7 +1169,7 @@ def _mean_job(target, metric, x, group, how, clusters):
     able = len(cols.pairs) and known.any() and not cols.crossed
     return Job(group.name, target, cols, e, None if not able else unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x), part_in(cols, e, how.alpha))
 
-# %% ../nbs/04_uncertainty.ipynb #c173
+# %% ../nbs/04_uncertainty.ipynb #c174
 def _same_cases(a, b):
     if len(a.q.y) != len(b.q.y): raise InputError(f"the two models were scored on {len(a.q.y):,} and {len(b.q.y):,} samples; a paired comparison needs the same ones")
     if (a.q.y != b.q.y).any(): raise InputError(f"the two models were scored against different labels (row {some(np.flatnonzero(a.q.y != b.q.y).tolist(), 3)}); a paired comparison needs the same samples in the same order")
@@ -1201,7 +1202,7 @@ class Paired:
         d = self.b.centre - self.a.centre
         return mover((d[i], *self.change(alpha, i)), (d[j], *self.change(alpha, j)), self.between[rows])
 
-# %% ../nbs/04_uncertainty.ipynb #c175
+# %% ../nbs/04_uncertainty.ipynb #c176
 def gap_change(p:Paired, take, alpha:float) -> tuple:
     "`(low, high)` of gap B − gap A among the groups that `take` part: the intervals of both gaps, with the correlation that simulated gaps have."
     g, parts = np.flatnonzero(take), []
@@ -1246,7 +1247,7 @@ def _paired_rows(p, cols, take, how):
         rows.append((p.a.metric, "gap", "largest − smallest", np.ptp(va[:cols.k][take]), np.ptp(vb[:cols.k][take]), *at_level(how.alpha)[:, 0], touching(at_level, 1)[0], f"{m}, all pairs together"))
     return rows
 
-# %% ../nbs/04_uncertainty.ipynb #c181
+# %% ../nbs/04_uncertainty.ipynb #c182
 class Accumulator:
     "Collects batches for `function(y_true, y_score, *, sensitive_features, **options)`, such as `auc_gap` or `evaluate`; `merge` adds what others collected. Needs no torch, takes tensors."
     def __init__(self, function:Callable, **options):

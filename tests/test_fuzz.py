@@ -21,11 +21,13 @@ spec.loader.exec_module(fuzz)
 def traceback(monkeypatch): monkeypatch.setenv("FAIRMEDFM_TRACEBACK", "1")
 
 
-def said(failures): return "\n".join(f"{n} × {name} in {where}: {text}   (python benchmarks/fuzz.py --seed 7 --case {kind} {i})" for (kind, name, where, _), (i, n, text) in failures.items())
+def said(failures): return "\n".join(f"{n} × {name} in {where}: {text}   (python benchmarks/fuzz.py --seed 7 --case {kind} {i})"
+                                     for (kind, name, where, _), (i, n, text) in failures.items())
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind,n", [("bytes", 350), ("cells", 120), ("reading", 120), ("arrays", 500), ("plain", 150), ("masks", 300), ("files", 120)])
+@pytest.mark.parametrize("kind,n", [("bytes", 350), ("cells", 120), ("reading", 120), ("arrays", 500), ("plain", 150), ("masks", 300),
+                                    ("files", 120)])
 def test_a_slice(kind, n):
     outcomes, failures = fuzz.run(n, seed=7, only=[kind], seconds=20)
     assert not failures, said(failures)
@@ -66,7 +68,8 @@ def test_a_gap_of_one_group_is_found(monkeypatch):
 def test_a_wrong_number_is_found(monkeypatch):
     "Scores paired by position although their labels say otherwise."
     right = fuzz.evaluate
-    def wrong(y, s, g, **kw): return right(y, s.to_numpy() if isinstance(s, pd.Series) else s, {k: v.to_numpy() if isinstance(v, pd.Series) else v for k, v in g.items()}, **kw)
+    def wrong(y, s, g, **kw): return right(y, s.to_numpy() if isinstance(s, pd.Series) else s,
+                                           {k: v.to_numpy() if isinstance(v, pd.Series) else v for k, v in g.items()}, **kw)
     assert any("the AUC of" in text for *_, text in broken(monkeypatch, "evaluate", wrong).values())
 
 
@@ -84,7 +87,9 @@ def test_an_error_of_two_lines_and_a_foreign_warning_are_found(monkeypatch):
     assert any(name == "RuntimeWarning" for _, name, *_ in broken(monkeypatch, "evaluate", noisy))
 
 
-@pytest.mark.parametrize("wrong", [lambda args: 1, lambda args: print("fairmedfm: error: a\nfairmedfm: error: b", file=sys.stderr) or 2, lambda args: print("Traceback (most recent call last):", file=sys.stderr) or 2, lambda args: print('{"auc": NaN}') or 0, lambda args: print("half a report") or 2, lambda args: 3],
+@pytest.mark.parametrize("wrong", [lambda args: 1, lambda args: print("fairmedfm: error: a\nfairmedfm: error: b", file=sys.stderr) or 2,
+                                   lambda args: print("Traceback (most recent call last):", file=sys.stderr) or 2,
+                                   lambda args: print('{"auc": NaN}') or 0, lambda args: print("half a report") or 2, lambda args: 3],
                          ids=["exit 1", "two lines", "traceback", "NaN in JSON", "output with an error", "3 without a reason"])
 def test_a_command_line_that_misbehaves_is_found(monkeypatch, wrong):
     monkeypatch.setattr(fuzz, "command_line", wrong)
@@ -99,7 +104,8 @@ def test_a_file_left_behind_is_found(monkeypatch):
 
 
 def test_the_script_runs_by_itself():
-    done = subprocess.run([sys.executable, ROOT/"benchmarks"/"fuzz.py", "--n", "30", "--only", "plain", "cells"], capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PYTHONUTF8": "1"})
+    done = subprocess.run([sys.executable, ROOT/"benchmarks"/"fuzz.py", "--n", "30", "--only", "plain", "cells"], capture_output=True,
+                          text=True, encoding="utf-8", env={**os.environ, "PYTHONUTF8": "1"})
     assert done.returncode == 0 and "kinds of failure" in done.stdout and "inputs in" in done.stdout, done.stdout + done.stderr
 
 

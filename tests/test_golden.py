@@ -34,7 +34,8 @@ def segmented(name):
 
 def test_the_copy_is_complete():
     assert len(CLS) == len(GOLDEN["classification"]) == 45 and len(SEG) == len(GOLDEN["segmentation"]) == 4
-    numbers = [v for c in CLS.values() for e in c["expected"].values() for row in (e["summary"], *e["by_group"].values()) for v in row.values()]
+    numbers = [v for c in CLS.values() for e in c["expected"].values() for row in (e["summary"], *e["by_group"].values())
+               for v in row.values()]
     assert len(numbers) > 3000
 
 
@@ -73,7 +74,8 @@ def test_overall(name):
     for k, v in CLS[name]["overall"].items(): meets(scored(name).overall[k], v, k)
 
 
-ONE_NUMBER = {"auc-gap": fm.auc_gap, "worst-auc": fm.worst_group_auc, "acc-gap": fm.accuracy_gap, "bce-gap": fm.bce_gap, "ece-gap": fm.ece_gap,
+ONE_NUMBER = {"auc-gap": fm.auc_gap, "worst-auc": fm.worst_group_auc, "acc-gap": fm.accuracy_gap, "bce-gap": fm.bce_gap,
+              "ece-gap": fm.ece_gap,
               "eod": fm.equalized_odds_score, "eo": fm.equal_opportunity_difference}
 
 
@@ -104,7 +106,8 @@ def test_dice(name):
         for group, v in e["mean_dice"].items(): meets(report.by_group.loc[(attribute, group), "mean_dice"], v, f"{attribute} {group}")
         assert len(report.by_group.loc[attribute]) == len(e["mean_dice"])
         series = pd.Series(c["attributes"][attribute], name=attribute)
-        for column, function in {"delta_dice": fm.dice_gap, "min_dice": fm.worst_group_dice, "std_dice": fm.dice_std, "skewness_dice": fm.dice_skewness,
+        for column, function in {"delta_dice": fm.dice_gap, "min_dice": fm.worst_group_dice, "std_dice": fm.dice_std,
+                                 "skewness_dice": fm.dice_skewness,
                                  "es_dice": fm.equity_scaled_dice}.items():
             meets(function(c["dice"], sensitive_features=series, **c["kwargs"]), e["summary"][column], function.__name__)
 
@@ -126,8 +129,8 @@ def digits(got, printed, places=4):
 
 
 def tuned(order, **printed):
-    """A model's ranking as text, from the lowest score to the highest: F and M are positives of the two groups, f and m negatives. Group sizes,
-    positives and every pair of scores agree with what the tutorial prints, so its rank and threshold numbers have to come out."""
+    """A model's ranking as text, from the lowest score to the highest: F and M are positives of the two groups, f and m negatives.
+    Group sizes, positives and pairs of scores agree with what the tutorial prints, so its rank and threshold numbers have to come out."""
     y, group = [int(c.isupper()) for c in order], [c.upper() for c in order]
     report = fm.evaluate(y, np.linspace(.2, .8, len(order)), {"sex": group})
     digits({**report.summary.loc["sex"], **{g: report.by_group.loc[("sex", g), "auc"] for g in "FM"}}, printed)
@@ -135,8 +138,11 @@ def tuned(order, **printed):
 
 def test_zero_shot_row():
     "MedCLIP on PAPILA by sex: 28 and 28 eyes, 5 and 4 with glaucoma. At the best-F1 threshold all but two eyes are called positive."
-    tuned("fFfMMFFfffffffffmFmffmffMMFmmmmmmffmmmffmmmmmfmfmmmfmmfm", **{
-        "overall-auc": .1773, "overall-acc": .1607, "F": .2696, "M": .0625, "worst-auc": .0625, "auc-gap": .2071, "acc-gap": .0357, "eod": .8783, "eo": .2})
+    tuned(
+        "fFfMMFFfffffffffmFmffmffMMFmmmmmmffmmmffmmmmmfmfmmmfmmfm",
+        **{
+            "overall-auc": .1773, "overall-acc": .1607, "F": .2696, "M": .0625, "worst-auc": .0625, "auc-gap": .2071, "acc-gap": .0357,
+            "eod": .8783, "eo": .2})
 
 
 def test_adapted_row():

@@ -199,6 +199,18 @@ def test_scores_of_another_report_are_refused(report):
     with pytest.raises(InputError, match="no attribute of this report called 'hospital'"): html.to_html(report, y_true=y, y_score=s, sensitive_features={"hospital": g.sex})
 
 
+@pytest.mark.parametrize("kw, say", [
+    (dict(y_true=[0]), "together"), (dict(dice=[.5]), "sensitive_features"), (dict(size=[1]), "'size' is of no use"), (dict(clusters=[1]), "'clusters' is of no use"),
+    (dict(dice=[.5], sensitive_features=["F"]), "about scores"), (dict(pos_label=1), "none was given"), (dict(model_card=3), "mapping")])
+def test_what_is_given_is_used_or_refused(report, kw, say):
+    with pytest.raises(InputError, match=say): html.to_html(report, **kw)
+
+
+def test_a_file_that_cannot_be_written(report, tmp_path):
+    with pytest.raises(InputError, match="does not exist"): report.to_html(tmp_path/"no"/"a.html")
+    assert not list(tmp_path.iterdir())
+
+
 # -- hostile text ------------------------------------------------------------------------------------------------------------------------
 
 @lru_cache(None)

@@ -44,13 +44,18 @@ def test_every_published_auc(nih, chest):
     assert len(nih[1]) == 14
     for finding, auc in nih[1].items():
         assert chest.overall[finding]["auc"] == pytest.approx(auc, abs=1e-9)
-        for attribute in ("sex", "age", "view"): assert chest.summary.loc[(finding, attribute), "overall-auc"] == pytest.approx(auc, abs=1e-9)
+        for attribute in ("sex", "age", "view"):
+            assert chest.summary.loc[(finding, attribute), "overall-auc"] == pytest.approx(auc, abs=1e-9)
 
 
-@pytest.mark.parametrize("finding,attribute,group,auc", [
-    ("cardiomegaly", "sex", "M", .9027), ("cardiomegaly", "sex", "F", .9155), ("effusion", "sex", "M", .8773), ("effusion", "sex", "F", .8892), ("hernia", "sex", "M", .8226), ("hernia", "sex", "F", .9502),
-    ("atelectasis", "age", "<60", .8270), ("atelectasis", "age", ">=60", .7801), ("cardiomegaly", "age", "<60", .9199), ("cardiomegaly", "age", ">=60", .8625)])
-def test_known_aucs_of_groups(chest, finding, attribute, group, auc): assert chest.by_group.loc[(finding, attribute, group), "auc"] == pytest.approx(auc, abs=6e-5)
+@pytest.mark.parametrize(
+    "finding,attribute,group,auc",
+    [
+        ("cardiomegaly", "sex", "M", .9027), ("cardiomegaly", "sex", "F", .9155), ("effusion", "sex", "M", .8773),
+        ("effusion", "sex", "F", .8892), ("hernia", "sex", "M", .8226), ("hernia", "sex", "F", .9502), ("atelectasis", "age", "<60", .8270),
+        ("atelectasis", "age", ">=60", .7801), ("cardiomegaly", "age", "<60", .9199), ("cardiomegaly", "age", ">=60", .8625)])
+def test_known_aucs_of_groups(chest, finding, attribute, group, auc):
+    assert chest.by_group.loc[(finding, attribute, group), "auc"] == pytest.approx(auc, abs=6e-5)
 
 
 def test_group_sizes(chest):
@@ -66,7 +71,8 @@ def test_against_scikit_learn(nih, chest):
         for sex in "FM":
             y, s = (frame.loc[frame.sex == sex, f"{kind}_{finding}"] for kind in ("label", "score"))
             row = chest.by_group.loc[(finding, "sex", sex)]
-            assert [row["auc"], row["ap"], row["brier"]] == pytest.approx([roc_auc_score(y, s), average_precision_score(y, s), brier_score_loss(y, s)], rel=1e-9)
+            assert [row["auc"], row["ap"], row["brier"]] == pytest.approx(
+                [roc_auc_score(y, s), average_precision_score(y, s), brier_score_loss(y, s)], rel=1e-9)
 
 
 def test_one_finding_alone_says_the_same(nih, chest):
@@ -74,7 +80,8 @@ def test_one_finding_alone_says_the_same(nih, chest):
     for finding in ("hernia", "edema"):
         alone = fm.evaluate(frame[f"label_{finding}"], frame[f"score_{finding}"], frame[["sex"]], metrics=["ap", "brier"])
         pd.testing.assert_series_equal(alone.summary.loc["sex"], chest.summary.loc[(finding, "sex")], check_names=False, rtol=1e-12)
-        assert fm.auc_gap(frame[f"label_{finding}"], frame[f"score_{finding}"], sensitive_features=frame["sex"]) == pytest.approx(chest.summary.loc[(finding, "sex"), "auc-gap"])
+        assert fm.auc_gap(frame[f"label_{finding}"], frame[f"score_{finding}"],
+                          sensitive_features=frame["sex"]) == pytest.approx(chest.summary.loc[(finding, "sex"), "auc-gap"])
 
 
 def test_rows_in_another_order_and_from_another_library(nih, chest):
@@ -82,7 +89,8 @@ def test_rows_in_another_order_and_from_another_library(nih, chest):
     frame = nih[0].set_index("image_id")
     turned = frame.sample(frac=1, random_state=0)
     want = chest.summary.loc[("mass", "sex"), "auc-gap"]
-    assert fm.auc_gap(frame["label_mass"], turned["score_mass"], sensitive_features=turned["sex"].sample(frac=1, random_state=1)) == pytest.approx(want, rel=1e-12)
+    assert fm.auc_gap(frame["label_mass"], turned["score_mass"],
+                      sensitive_features=turned["sex"].sample(frac=1, random_state=1)) == pytest.approx(want, rel=1e-12)
     table = pl.from_pandas(nih[0])
     assert fm.auc_gap(table["label_mass"], table["score_mass"], sensitive_features=table["sex"]) == pytest.approx(want, rel=1e-12)
 
@@ -90,7 +98,9 @@ def test_rows_in_another_order_and_from_another_library(nih, chest):
 def test_known_aucs_of_a_hospital_cohort(cohort):
     report, heard = said(fm.evaluate, cohort["label_death_60d"], cohort["score_model_60d"], cohort[["race", "sex"]], missing="drop")
     assert round(report.overall["auc"], 4) == .8131
-    assert {g: round(report.by_group.loc[("race", g), "auc"], 4) for g in report.by_group.loc["race"].index} == {"asian": .8454, "black": .8365, "hispanic": .8131, "other": .8033, "white": .8069}
+    assert {g: round(report.by_group.loc[("race", g), "auc"], 4)
+            for g in report.by_group.loc["race"].index} == {"asian": .8454, "black": .8365, "hispanic": .8131, "other": .8033,
+                                                            "white": .8069}
     assert any(w.startswith("race: 42 samples of unknown group") for w in heard) and report.unknown["n"].tolist() == [42]
 
 
@@ -109,7 +119,8 @@ def test_round_numbers_of_physicians(cohort):
         label, score = cohort[f"label_death_{days}d"], cohort[f"score_physician_{days}d"]
         report, heard = said(fm.evaluate, label, score, cohort["sex"], missing="drop")
         on = int((score == report.metadata["threshold"]["value"]).sum())
-        assert (on > 1) == tied == any(f"{on} samples stand on the best-F1 threshold" in w for w in heard) == ("acc@max_f1" in report.by_group)
+        assert (on > 1) == tied == any(f"{on} samples stand on the best-F1 threshold" in w
+                                       for w in heard) == ("acc@max_f1" in report.by_group)
 
 
 def test_lung_masks_of_real_patients(shared):

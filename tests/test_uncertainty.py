@@ -93,9 +93,10 @@ def test_wilson_and_newcombe_are_those_of_statsmodels(x1, m1, x2, m2):
     assert np.allclose(mover((x1/m1, *a), (x2/m2, *b)), sm.confint_proportions_2indep(x1, m1, x2, m2, method="newcomb", compare="diff"), atol=1e-6)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
-def test_corrections_are_those_of_statsmodels(p):
+@pytest.mark.parametrize("n", [1, 2, 7, 40])
+def test_corrections_are_those_of_statsmodels(n):
     multi = pytest.importorskip("statsmodels.stats.multitest")
+    p = np.random.default_rng(n).beta(.3, 1, n).round(3)                # with ties
     for ours, theirs in (("holm", "holm"), ("bh", "fdr_bh")): assert np.allclose(adjust(p, ours), multi.multipletests(p, method=theirs)[1])
 
 
@@ -168,7 +169,7 @@ def test_weights_that_are_all_equal_change_nothing_but_the_normal():
     d = audit(400, 2, seed=4)
     a, b = Scored(compared(d.y, d.s, d.group)), Scored(compared(d.y, d.s, d.group, sample_weight=np.full(400, 3.)))
     for m in ("auc", "acc", "tpr", "f1", "brier", "ap", "cal_intercept"): assert np.allclose(*(np.ravel(estimate(x, m).interval(.05)) for x in (a, b)), atol=.006), m
-    heavy = np.where(np.arange(400) % 4 == 0, 10., 1.)                # fewer effective samples: wider
+    heavy = np.where(np.arange(400) % 5 == 0, 10., 1.)                # fewer effective samples: wider
     c = Scored(compared(d.y, d.s, d.group, sample_weight=heavy))
     for m in ("auc", "acc", "brier"): assert (np.diff(estimate(c, m).interval(.05), axis=0) > 1.1*np.diff(estimate(a, m).interval(.05), axis=0)).all(), m
 
@@ -234,7 +235,7 @@ def test_long_data_are_rounded_to_levels_without_harm():
     assert np.allclose(value[0, :3], c.c.values("auc"), atol=1e-3) and np.allclose(variance[0, :3], area(c).variance[:3], rtol=.02)
     x = rng.lognormal(0, 1.5, n)
     value, variance = mean_shuffle(c, x).seen()
-    assert np.allclose(value[0, :3], [x[c.codes == g].mean() for g in range(3)], rtol=.01) and np.allclose(variance[0, :3], [x[c.codes == g].var(ddof=1)/(c.codes == g).sum() for g in range(3)], rtol=.06)
+    assert np.allclose(value[0, :3], [x[c.codes == g].mean() for g in range(3)], rtol=.01) and np.allclose(variance[0, :3], [x[c.codes == g].var(ddof=1)/(c.codes == g).sum() for g in range(3)], rtol=.12)
 
 
 def test_patients_that_are_samples_shuffle_alike():
@@ -314,7 +315,7 @@ def test_what_is_not_defined_is_nan_and_said():
     assert c.loc[("auc", "C"), ["value", "low", "high"]].isna().all() and c.loc[("tpr", "C"), ["low", "high"]].isna().all() and c.loc[("acc", "C"), ["low", "high"]].notna().all()
     pair = u.pairwise.set_index(["metric", "group_a", "group_b"])
     assert np.isnan(pair.loc[("auc", "A", "C"), "p_value"]) and pair.loc[("auc", "A", "C"), "verdict"] == "cannot say" and np.isfinite(pair.loc[("acc", "A", "C"), "low"])
-    assert u.tests.set_index("metric").loc["auc", "n_groups"] == 2 and any("no interval is given for cal_slope" in s for s in said)
+    assert u.tests.set_index("metric").loc["auc", "n_groups"] == 2 and any("cal_slope has no interval: group 'C'" in s for s in said)
 
 
 def test_one_group_no_group_and_bare_rankings():
@@ -331,7 +332,7 @@ def test_groups_that_are_too_small_are_named_and_not_compared():
     d = audit(200, 2, seed=16); d.loc[:4, "group"] = "tiny"
     said = Notes()
     u = uncertainty(compared(d.y, d.s, d.group), ["auc", "acc"], n_resamples=50, notes=said)
-    assert not (u.pairwise[["group_a", "group_b"]] == "tiny").any(axis=None) and (u.intervals.group == "tiny").sum() == 2 and any("'tiny' with fewer than 10 samples" in s for s in said)
+    assert not (u.pairwise[["group_a", "group_b"]] == "tiny").any(axis=None) and (u.intervals.group == "tiny").sum() == 2 and any("fewer than 10 samples, so not compared: group 'tiny'" in s for s in said)
     assert (uncertainty(compared(d.y, d.s, d.group), "acc", n_resamples=50, min_group_size=0).pairwise.group_a == "tiny").any()
 
 
@@ -459,7 +460,7 @@ def test_nih_ages_cross_and_hernia_is_too_rare(nih):
     said = Notes()
     cs = [Comparison(questions(nih.label_hernia, nih.score_hernia)[0][0], g, "best_f1") for g in groupings(nih[["sex", "old"]])]
     u = uncertainty(cs, ["auc", "tpr"], clusters=nih.patient_id.to_numpy(), n_resamples=200, notes=said)
-    assert any("old: some patients have samples in more than one group" in s for s in said)
+    assert any("'old': some patients have samples in more than one group" in s for s in said)
     f = u.intervals.set_index(["attribute", "metric", "group"])
     assert np.isclose(f.loc[("sex", "auc", "M"), "value"], .8226, atol=1e-4) and f.loc[("sex", "auc", "M"), "high"] - f.loc[("sex", "auc", "M"), "low"] > .15
     assert (u.pairwise.verdict != "alike").all()
@@ -468,14 +469,14 @@ def test_nih_ages_cross_and_hernia_is_too_rare(nih):
 def test_support2_small_races(shared):
     d = pd.read_csv(shared/"support2"/"scores.csv").dropna(subset=["race", "score_model_60d"])
     said = Notes()
-    u = uncertainty(compared(d.label_death_60d, 1 - d.score_model_60d, d.race, "best_f1"), ["auc", "tpr", "ece"], tolerance=.05, n_resamples=500, notes=said)
+    u = uncertainty(compared(d.label_death_60d, d.score_model_60d, d.race, "best_f1"), ["auc", "tpr", "ece"], tolerance=.05, n_resamples=500, notes=said)
     f = u.intervals[u.intervals.metric == "auc"].set_index("group")
     width = (f.high - f.low)
-    assert np.isclose(f["value"]["(all)"], .8131, atol=1e-4) and width["asian"] > 3*width["white"] and any("asian" in s for s in said)
+    assert np.isclose(f["value"]["white"], .8069, atol=1e-4) and width["asian"] > 3*width["white"] and any("small groups: group 'asian' (79 samples" in s for s in said)
     asian = u.pairwise.query("metric == 'auc' and group_a == 'asian' and group_b == '(rest)'").iloc[0]
     assert asian.verdict == "cannot say" and asian.detectable > .1
     rng = np.random.default_rng(0)
-    y, s, r = d.label_death_60d.to_numpy(), 1 - d.score_model_60d.to_numpy(), d.race.to_numpy()
+    y, s, r = d.label_death_60d.to_numpy(), d.score_model_60d.to_numpy(), d.race.to_numpy()
     boot = [np.subtract(*[naive_auc(y[i], s[i]) for i in (rng.choice(np.flatnonzero(r == g), (r == g).sum()) for g in ("black", "white"))]) for _ in range(200)]
     pair = u.pairwise.query("metric == 'auc' and group_a == 'black' and group_b == 'white'").iloc[0]
     assert np.isclose((pair.high - pair.low)/3.92, np.std(boot), rtol=.2)

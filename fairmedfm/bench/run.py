@@ -82,6 +82,7 @@ def attribute_of(c:RunConfig, data:Dataset) -> str|None:
 def rows_for(c:RunConfig, data:Dataset, attribute, d:Decided) -> dict:
     "The rows of train, valid and test under the protocol."
     rows = rows_of(data)
+    if not d.protocol.validation: rows["valid"] = rows["valid"][:0]
     if d.protocol.balanced_test and attribute and len(rows["test"]): rows["test"] = rows["test"][balanced_rows(data.samples.iloc[rows["test"]], attribute, c.split_seed)]
     if not len(rows["test"]): raise InputError(f"{data.name} has no test rows under protocol {c.protocol}" + ("" if c.protocol == "sound" else " for this attribute"))
     return rows
@@ -244,6 +245,7 @@ def draw_curve(curve:pd.DataFrame, path):
     with atomic_path(path) as tmp: figure.savefig(tmp, format="png", dpi=100, metadata={"Software": None})
 
 def write_table(frame:pd.DataFrame, path):
+    "A table as CSV, whole or not at all."
     with atomic_path(path) as tmp: tmp.write_bytes(csv_bytes(frame))
 
 def write_results(folder:Path, result:Result, report:FairnessReport, c:RunConfig, say:Callable):
@@ -280,8 +282,11 @@ class Finished:
     summary: dict
     made: bool
     attribute: str|None = None
+    about: dict = field(default_factory=dict)          # the report's metadata
 
-def _finished(folder, made, attribute) -> Finished: return Finished(Path(folder), json.loads((Path(folder)/"report.json").read_text(encoding="utf-8"))["summary"], made, attribute)
+def _finished(folder, made, attribute) -> Finished:
+    report = json.loads((Path(folder)/"report.json").read_text(encoding="utf-8"))
+    return Finished(Path(folder), report["summary"], made, attribute, report["metadata"])
 
 def _method(c:RunConfig, d:Decided): return make_method(c.method, d.method_options)
 
@@ -370,7 +375,7 @@ def summary_table(done, configs) -> pd.DataFrame:
     "A row per run: what it was, and the published summary by its own attribute."
     rows = []
     for f, c in zip(done, configs):
-        row = {"usage": USAGES[c.usage].name, "method": METHODS[c.method].name, "dataset": str(c.dataset), "model": c.model, "attribute": getattr(f, "attribute", None) or c.sensitive_name, "seed": c.random_seed}
+        row = {"usage": USAGES[c.usage].name, "method": METHODS[c.method].name, "dataset": f.about["dataset"] if isinstance(f, Finished) else Path(c.dataset).stem, "model": c.model, "attribute": getattr(f, "attribute", None) or c.sensitive_name, "seed": c.random_seed}
         if isinstance(f, Finished):
             own = f.summary.get(f.attribute) or next(iter(f.summary.values()))
             row |= {k: own[k] for k in ("overall-auc", "worst-auc", "auc-gap", "acc-gap", "ece-gap", "eod", "eo") if k in own} | {"made": f.made, "folder": str(f.folder), "error": None}

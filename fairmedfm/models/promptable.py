@@ -21,14 +21,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core import InputError, Notes, atomic_path, plural, require, some
-from .core import (CHANNELS, HALF, IMAGENET, PROTOCOLS, RESIZE, ModelSpec, Preprocess, Tower, choose_device,
+from ..data.images import to_uint8
+from .core import (CHANNELS, HALF, IMAGENET, PROTOCOLS, RESIZE, Keys, ModelSpec, Preprocess, Text, Tower, VolumePreprocess, choose_device,
                                    choose_precision, load_exactly, locate, lora_layers, read_state, rgb, weights_hash)
 
 # %% auto #0
-__all__ = ['CHOICES', 'BOX', 'GRABCUT', 'REGION_GROWING', 'RULE_ROWS', 'TINY', 'Frame', 'back', 'onto', 'Picture', 'published',
-           'Prompt', 'read_prompt', 'Prediction', 'Embedding', 'SegSpec', 'PromptNet', 'SegModel', 'load_segmenter',
-           'AsItIs', 'RuleNet', 'RuleModel', 'load_rule', 'box_mask', 'distances', 'ball_mask', 'box_or_ball',
-           'grab_cut', 'region_growing', 'TinyEncoder', 'prompt_maps', 'alike', 'TinyDecoder', 'TinyNet', 'load_tiny']
+__all__ = ['CHOICES', 'BOX', 'GRABCUT', 'REGION_GROWING', 'RULE_ROWS', 'TINY', 'PROMPTABLE_ROWS', 'Frame', 'back', 'onto',
+           'Picture', 'published', 'Prompt', 'read_prompt', 'Prediction', 'Embedding', 'SegSpec', 'PromptNet',
+           'SegModel', 'load_segmenter', 'AsItIs', 'RuleNet', 'RuleModel', 'load_rule', 'box_mask', 'distances',
+           'ball_mask', 'box_or_ball', 'grab_cut', 'region_growing', 'TinyEncoder', 'prompt_maps', 'alike',
+           'TinyDecoder', 'TinyNet', 'load_tiny', 'BySlices']
 
 # %% ../../nbs/26_models.promptable.ipynb #c006
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Frame:
     scale: tuple[float, ...]
     offset: tuple[float, ...]
     flip: tuple[bool, ...] = (False, False, False)   # axes that are turned round first
+    direct: bool = False       # logits go to the image's grid at once, not by way of the input's size
     def points(self, at) -> np.ndarray:
         "(…, 2) points x, y or (…, 3) points x, y, z of the image, in the model's input."
         p = np.asarray(at, np.float64)[..., ::-1]
@@ -64,7 +67,8 @@ def _flipped(x, frame): return x.flip([i + 1 for i, f in enumerate(frame.flip[:l
 
 def back(frame:Frame, logits) -> torch.Tensor:
     "Logits (M, …) on the model's grid → (M, *grid) on the image's."
-    whole = _resized(torch.as_tensor(logits).float(), frame.size)[(slice(None), *frame.inside)]
+    x = torch.as_tensor(logits).float()
+    whole = x if frame.direct else _resized(x, frame.size)[(slice(None), *frame.inside)]
     return _flipped(_resized(whole, frame.grid), frame)
 
 def onto(frame:Frame, array, size, outside:float=0.) -> torch.Tensor:
@@ -85,6 +89,7 @@ class Picture(Preprocess):
     interpolation: str = "bilinear"
     stretch: bool = False              # min–max of each image to 0–1, after resizing
     centre: bool = False               # an image smaller than the input on both sides is centred, not resized
+    direct: bool = False               # logits are brought to the image's grid in one step (a squashed image has no padding)
     def _placed(self, grid):
         "The image's (height, width) in the input, and (top, left)."
         h, w = grid
@@ -95,7 +100,7 @@ class Picture(Preprocess):
     def frame(self, grid) -> Frame:
         inside, offset = self._placed(grid)
         if not min(inside): raise InputError(f"an image of {grid[1]} × {grid[0]} pixels vanishes at {self.size}; crop it first")
-        return Frame(tuple(grid), (self.size,)*2, tuple(a/b for a, b in zip(inside, grid)), offset)
+        return Frame(tuple(grid), (self.size,)*2, tuple(a/b for a, b in zip(inside, grid)), offset, direct=self.direct)
     def __call__(self, image) -> torch.Tensor:
         im = CHANNELS[self.channels](rgb(image))
         (h, w), (top, left) = self._placed(im.size[::-1])
@@ -109,7 +114,7 @@ class Picture(Preprocess):
 # %% ../../nbs/26_models.promptable.ipynb #c019
 def published(p:Picture) -> Picture:
     "The preprocessing of the published segmentation benchmark at this model's size."
-    return replace(p, resize="squash", interpolation="bilinear", antialias=False, norm=IMAGENET, channels="RGB", stretch=False, centre=False)
+    return replace(p, resize="squash", interpolation="bilinear", antialias=False, norm=IMAGENET, channels="RGB", stretch=False, centre=False, direct=False)
 
 # %% ../../nbs/26_models.promptable.ipynb #c023
 class Prompt(NamedTuple):
@@ -187,7 +192,7 @@ class Embedding:
         try:
             with require("safetensors", "seg", why="reading an embedding").safe_open(str(path), "np") as f:
                 facts, arrays = json.loads(f.metadata()["fairmedfm"]), {k: f.get_tensor(k) for k in f.keys()}
-            frame = Frame(**{k: tuple(v) for k, v in facts["frame"].items()})
+            frame = Frame(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts["frame"].items()})
         except InputError: raise
         except Exception as e: raise InputError(f"{path} is no saved embedding ({type(e).__name__}); remove it, and it is made again") from None
         return cls(arrays, frame, facts["model"], facts["spacing"] and tuple(facts["spacing"]))
@@ -387,7 +392,9 @@ class RuleModel(SegModel):
 
 RuleNet.model_class = RuleModel
 
-def load_rule(spec:SegSpec, path) -> RuleNet: return RuleNet(spec)
+def load_rule(spec:SegSpec, path) -> RuleNet:
+    "A model without weights: its rule."
+    return RuleNet(spec)
 
 # %% ../../nbs/26_models.promptable.ipynb #c056
 def box_mask(grid, box) -> np.ndarray:
@@ -434,17 +441,12 @@ def _cut(picture, sure, maybe) -> np.ndarray:
     found = np.isin(seeds, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.uint8)
     return cv2.resize(found, maybe.shape[::-1], interpolation=cv2.INTER_NEAREST).astype(bool)
 
-def _eight_bits(image) -> np.ndarray:
-    if image.dtype == np.uint8: return image
-    low, high = np.percentile(image, (.5, 99.5))
-    return np.rint(np.clip((image - low)/max(high - low, 1e-9), 0, 1)*255).astype(np.uint8)
-
 def grab_cut(image, grid, prompt:Prompt, spacing) -> np.ndarray:
     "GrabCut inside the box, or around the points."
     if prompt.boxes is not None: maybe, sure = box_mask(grid, prompt.boxes[0]), np.zeros(grid, bool)
     else: maybe, sure = (ball_mask(grid, prompt.points, prompt.labels, spacing, s) for s in (.3, .05))
     if len(grid) == 2: return _cut(image, sure, maybe)
-    grey = np.repeat(_eight_bits(image)[..., None], 3, -1)
+    grey = np.repeat((image if image.dtype == np.uint8 else to_uint8(image))[..., None], 3, -1)
     out = np.zeros(grid, bool)
     for z in np.flatnonzero(maybe.any((1, 2))): out[z] = _cut(grey[z], sure[z], maybe[z])
     return out
@@ -565,3 +567,57 @@ TINY = SegSpec("TinySegmenter", load_tiny, "promptable", "phantoms and made-up s
                packaged="fairmedfm:weights/tinysegmenter/model.safetensors", packages=("safetensors",), files=("model.safetensors",),
                preprocess=Picture(128, norm=HALF), choice="single", lora=(r"image_encoder\..*\.0",), checked="real weights",
                layout="image_encoder.*, mask_decoder.* (safetensors, half precision)", note="for tests and tutorials: it has never seen a patient")
+
+# %% ../../nbs/26_models.promptable.ipynb #c084
+class BySlices:
+    "A model for pictures behind the contract for volumes: `set_image(volume) -> Embedding`, `predict(embedding, …) -> Prediction` in three dimensions."
+    def __init__(self, model:SegModel, window=None, percentiles=(.5, 99.5)): self.model, self.window, self.percentiles = model, window, percentiles
+    def __repr__(self): return f"BySlices({self.model})"
+    def __getattr__(self, name): return getattr(self.__dict__["model"], name)          # spec, encoding, fingerprint, notes, …
+    def set_image(self, image, spacing=None) -> Embedding:
+        "A volume (D, H, W) of grey values, or of 8-bit colours (D, H, W, 3)."
+        array = np.asarray(getattr(image, "array", image))
+        if array.ndim not in (3, 4): raise InputError(f"a volume has the shape (D, H, W), or (D, H, W, 3) in colour; not {array.shape}")
+        array = array if array.dtype == np.uint8 else to_uint8(array, self.window, self.percentiles)
+        grid = array.shape[:3]
+        return Embedding({"volume": array}, Frame(grid, grid, (1.,)*3, (0,)*3), self.model.encoding, spacing if spacing is not None else getattr(image, "spacing", None))
+    def slice(self, e:Embedding, z:int) -> Embedding:
+        "The embedding of one slice, made if it is not there."
+        names = [k for k in e.arrays if k.startswith(f"slice {z} ")]
+        frame = self.model.transform.frame(e.frame.grid[1:])
+        if not names:
+            made = self.model.set_image(e.arrays["volume"][z])
+            e.arrays |= {f"slice {z} {k}": v for k, v in made.arrays.items()}
+            return made
+        return Embedding({k.split(" ", 2)[2]: e.arrays[k] for k in names}, frame, e.model)
+    def predict(self, embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
+        "The mask of the volume for points x, y, z with labels, one box or several, or a text; the score is the mean over the slices found, by area."
+        prompt = read_prompt(embedding.frame.grid, points, labels, boxes, text, mask)
+        if prompt.mask is not None: raise InputError("slice by slice there are no mask prompts; give points, boxes or a text")
+        out, scores = np.zeros(embedding.frame.grid, bool), []
+        def ask(z, **p):
+            answer = self.model.predict(self.slice(embedding, z), **p)
+            if answer.mask.any(): scores.append((answer.score, answer.mask.sum()))
+            return answer.mask
+        for box in () if prompt.boxes is None else prompt.boxes:
+            for z in range(int(np.ceil(box[2] - .5)), int(np.floor(box[5] + .5)) + 1): out[z] |= ask(z, boxes=box[[0, 1, 3, 4]])
+        if prompt.boxes is None and prompt.points is not None: self._from_points(embedding, prompt, ask, out)
+        if prompt.kinds == ("text",):
+            for z in range(len(out)): out[z] = ask(z, text=prompt.text)
+        known = [(s, a) for s, a in scores if np.isfinite(s)]
+        score = float(np.average(*zip(*known))) if known else float("nan")
+        return Prediction(out, score, np.where(out, 1, -1).astype(np.float16))
+    def _from_points(self, e, prompt, ask, out):
+        where = np.rint(prompt.points[:, 2]).astype(int)
+        asked = sorted(set(where[prompt.labels == 1].tolist()))
+        for z in asked: out[z] = ask(z, points=prompt.points[where == z, :2], labels=prompt.labels[where == z])
+        for z, step in ((z, s) for z in asked for s in (1, -1)):
+            before, z = out[z], z + step
+            while 0 <= z < len(out) and z not in asked and before.any() and not out[z].any():
+                at = np.argwhere(before)[:, ::-1]
+                found = ask(z, **(dict(boxes=np.r_[at.min(0), at.max(0)]) if "box" in self.model.spec.prompts else dict(points=at[len(at)//2])))
+                if (found & before).sum() < .5*before.sum(): break
+                out[z], before, z = found, found, z + step
+
+# %% ../../nbs/26_models.promptable.ipynb #c088
+PROMPTABLE_ROWS = (*RULE_ROWS, TINY)

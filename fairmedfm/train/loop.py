@@ -273,6 +273,7 @@ class Best:
 
 # %% ../../nbs/32_train.loop.ipynb #c054
 def save_checkpoint(path, key:str, epoch:int, model, method, optimizer, best:Best, history:list):
+    "Everything a run needs to go on from here, in one file that is whole or not there."
     with atomic_path(path) as tmp:
         torch.save({"key": key, "epoch": epoch, "model": own_state(model), "method": method.own_state(), "optimizer": optimizer.state_dict(),
                     "best": [best.epoch, best.value, best.state], "history": history}, tmp)

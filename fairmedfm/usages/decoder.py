@@ -376,11 +376,11 @@ def run_segmentation(
     result = segment(data, model, run, rows, cache, batch_size, workers, bad, say, names)
     report = result.report(names, bins=bins, intersectional=intersectional)
     outcome = SegOutcome(result, report, names, curve, {"usage": usage, "method": method, "model": model.spec.name, "dataset": data.name, "attributes": names, "seed": seed, "protocol": model.protocol, "fingerprint": model.fingerprint})
-    if out: outcome.facts["files"] = [p.name for p in _write(outcome, data, model, out, row, lora, worst, overlays, cache)]
+    if out: outcome.facts["files"] = [p.name for p in _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins)]
     return outcome
 
-def _write(outcome, data, model, out, row, lora, worst, overlays, cache) -> list[Path]:
+def _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins) -> list[Path]:
     files = outcome.write(out)
     if row.trains: files.append(save_weights(model, Path(out)/"model.safetensors", {"lora": list(lora)} if row.images else {}))
-    for a in outcome.attributes if worst else (): files += save_worst(data, model, outcome.result, a, out, worst, overlays, cache)
+    for a in outcome.attributes if worst else (): files += save_worst(data, model, outcome.result, a, out, worst, overlays, cache, bins)
     return files

@@ -113,7 +113,9 @@ def features_of(job:Job, what:str, splits=("train", "valid", "test")) -> tuple[F
     there = set(map(int, f.rows))
     return f, {s: np.array([r for r in job.rows[s] if int(r) in there], np.int64) for s in splits}
 
-def part_of(job:Job, x, rows) -> Part: return Part(x, torch.from_numpy(job.y[rows]), torch.from_numpy(job.group.codes[rows].astype(np.int64)))
+def part_of(job:Job, x, rows) -> Part:
+    "Rows of the features with their labels and groups."
+    return Part(x, torch.from_numpy(job.y[rows]), torch.from_numpy(job.group.codes[rows].astype(np.int64)))
 
 def restore(model, state:dict):
     "Put a trained state into a model, all of it."

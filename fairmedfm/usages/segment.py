@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from ..core import InputError, Notes, Registry, atomic_path, plural, require, some, write_text
-from ..data.core import FIRST_COLUMNS, Dataset, attribute_column, split_path
+from ..data.core import FIRST_COLUMNS, Dataset, split_path
 from ..data.images import Scan, grey_range, load_labels, plane_of, read_scan, reslice, to_uint8
 from ..data.segmentation import label_values, structure_mask
 from ..inputs import groupings
@@ -173,11 +173,11 @@ class EmbeddingShelf:
 
 def _chunk_entries(path, digest) -> list:
     "What a chunk holds; nothing if it is damaged or belongs to other facts."
+    st = require("safetensors", "seg", why="kept embeddings")
     try:
-        with require("safetensors", "seg", why="kept embeddings").safe_open(str(path), "np") as f: meta = f.metadata()
+        with st.safe_open(str(path), "np") as f: meta = f.metadata()
         return json.loads(meta["entries"]) if meta["digest"] == digest else []
-    except InputError: raise
-    except Exception: return []
+    except (OSError, ValueError, KeyError, TypeError, st.SafetensorError): return []
 
 def _crc(arrays) -> int:
     crc = 0
@@ -216,18 +216,23 @@ def _get(self, key:str) -> Embedding|None:
     if key in self.waiting: return _full(self.waiting[key])
     if key not in self.known: return None
     path, i, entry = self.known[key]
-    try:
-        if self.file[0] != path: self.file = path, require("safetensors", "seg").safe_open(str(path), "np").__enter__()
-        arrays = {name: self.file[1].get_tensor(f"{i}.{name}") for name in entry["names"]}
-        if _crc(arrays) == entry["crc"]: return _full(Embedding(arrays, Frame(**{k: tuple(v) for k, v in entry["frame"].items()}), self.encoding, entry["spacing"] and tuple(entry["spacing"])))
-    except InputError: raise
-    except Exception: pass                              # the file is gone or cut: as if its checksum were wrong
+    arrays = self._arrays(path, i, entry)
+    if arrays is not None: return _full(Embedding(arrays, Frame(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry["frame"].items()}), self.encoding, entry["spacing"] and tuple(entry["spacing"])))
     self.say(f"a kept embedding in {path.name} is damaged; it is made again")
     self.known.pop(key)
 
+def _arrays(self, path, i, entry) -> dict|None:
+    "The arrays of an entry, `None` when the file is gone, cut or not what was written."
+    st = require("safetensors", "seg", why="kept embeddings")
+    try:
+        if self.file[0] != path: self.file = path, st.safe_open(str(path), "np").__enter__()
+        arrays = {name: self.file[1].get_tensor(f"{i}.{name}") for name in entry["names"]}
+    except (OSError, ValueError, st.SafetensorError): return None
+    return arrays if _crc(arrays) == entry["crc"] else None
+
 def _full(e): return replace(e, arrays={k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in e.arrays.items()})
 
-EmbeddingShelf.put, EmbeddingShelf.flush, EmbeddingShelf.get, EmbeddingShelf.rounded = _put, _flush, _get, _rounded
+EmbeddingShelf.put, EmbeddingShelf.flush, EmbeddingShelf.get, EmbeddingShelf._arrays, EmbeddingShelf.rounded = _put, _flush, _get, _arrays, _rounded
 
 # %% ../../nbs/46_usages.segment.ipynb #c038
 class SegCache:
@@ -265,8 +270,9 @@ class ScoreBook:
         self.known |= cases
         if self.folder and cases: write_text(self.folder/f"{name}.json", json.dumps(cases))
 
-def book_of(cache:SegCache, facts:dict) -> ScoreBook: return ScoreBook(cache._place("scores", facts) if cache.folder else None)
-book_of.__doc__ = "The book for a set of facts."
+def book_of(cache:SegCache, facts:dict) -> ScoreBook:
+    "The book for a set of facts."
+    return ScoreBook(cache._place("scores", facts) if cache.folder else None)
 
 # %% ../../nbs/46_usages.segment.ipynb #c044
 @dataclass(frozen=True)
@@ -534,10 +540,11 @@ def segment(
 ) -> Segmented:
     "Score a promptable model on the rows. Finished cases are read from the cache, kept embeddings are not made again."
     rows, cache, say = [int(r) for r in (range(len(data)) if rows is None else rows)], cache or SegCache(None), say or (lambda text: None)
-    keys, unread = {}, {}
+    keys, unread, pace = {}, {}, Pace(len(rows), "hashing files", say if cache.folder else None)
     for r in rows:
         try: keys[r] = cache.keys(data, r)[1]
         except InputError as e: unread[r] = f"row {r + 1} (id {data.samples['id'].iloc[r]!r}): {e}"
+        if time.monotonic() - pace.start > 2: pace.step(len(keys) + len(unread) - pace.done)
     cache.hashes.save()
     facts = {"format": 1, "model": model.spec.name, "fingerprint": model.fingerprint, **run.facts(data.spec)}
     book, shelf = book_of(cache, facts), cache.shelf(model, run.seen())
@@ -651,11 +658,13 @@ class View:
     prompts: list
     note: str = ""
 
-def worst(table:pd.DataFrame, attribute:str, structure:str, prompt:str, n:int=10) -> dict[str, pd.DataFrame]:
-    "Group → its `n` lines of lowest Dice (last round), the worst first; values of `attribute` as they stand."
+def worst(table:pd.DataFrame, attribute:str, structure:str, prompt:str, n:int=10, bins=None) -> dict[str, pd.DataFrame]:
+    "Group → its `n` lines of lowest Dice (last round), the worst first."
     t = table[(table["structure"] == structure) & (table["prompt"] == prompt) & table["dice"].notna()]
-    t = t[t["round"] == t["round"].max()]
-    return {str(g): part.sort_values(["dice", "id"]).head(n) for g, part in t.groupby(attribute)}
+    t = t[t["round"] == t["round"].max()].reset_index(drop=True)
+    if not len(t): return {}
+    group = groupings(t[[attribute]], bins=bins, notes=Notes())[0]
+    return {g: t[group.codes == k].sort_values(["dice", "id"]).head(n) for k, g in enumerate(group.names)}
 
 def view(data:Dataset, model, run:SegRun, id:str, structure:str, prompt:str, cache:SegCache|None=None) -> View:
     "The case `id`, asked again."
@@ -702,14 +711,14 @@ def contact_sheet(views:dict[str, list[View]], title:str=""):
     return fig
 
 # %% ../../nbs/46_usages.segment.ipynb #c112
-def save_worst(data:Dataset, model, result:Segmented, attribute:str, out, n:int=10, overlays:bool=False, cache:SegCache|None=None) -> list[Path]:
+def save_worst(data:Dataset, model, result:Segmented, attribute:str, out, n:int=10, overlays:bool=False, cache:SegCache|None=None, bins=None) -> list[Path]:
     "Write `worst-<target>-<attribute>.png` for each structure and prompt into `out`, and with `overlays` every picture as a file of its own."
     pyplot, out, files = require("matplotlib.pyplot", "seg", why="pictures of the worst cases"), Path(out), []
     out.mkdir(parents=True, exist_ok=True)
     for structure, prompt in result.targets:
         name = _target_name(structure, prompt).replace(":", "-").replace("+", "-")
-        views = {g: [view(data, model, result.run, i, structure, prompt, cache) for i in t["id"]] for g, t in worst(result.table, attribute, structure, prompt, n).items()}
-        if not views: continue
+        views = {g: [view(data, model, result.run, i, structure, prompt, cache) for i in t["id"]] for g, t in worst(result.table, attribute, structure, prompt, n, bins).items()}
+        if not any(views.values()): continue
         files.append(_saved(contact_sheet(views, f"{structure}, prompt {prompt}: the worst of each group of {attribute}"), out/f"worst-{name}-{attribute}.png", pyplot))
         for v in (v for some_views in views.values() for v in some_views) if overlays else ():
             fig, ax = pyplot.subplots(figsize=(4, 4), layout="constrained")

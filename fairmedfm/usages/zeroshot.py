@@ -64,6 +64,7 @@ def prototypes_of(job:Job) -> tuple[torch.Tensor, dict]:
     return text_prototypes(job.encoder, templates, words).cpu(), {"prompts": templates, "class_words": words}
 
 def build_zero_shot(job:Job, f, train) -> tuple[Classifier, dict]:
+    "A classifier whose weights are the prompts' embeddings, and the prompts."
     prototypes, asked = prototypes_of(job)
     return Classifier(nn.Identity(), TextHead(job.encoder, prototypes), f.shape[-1], job.pool and job.pool(f.shape[-1])), asked
 
