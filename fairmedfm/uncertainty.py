@@ -826,11 +826,14 @@ def reached(shuffle, pairs, take, draws, seed):
     s = np.column_stack(contrasts(*shuffle.draw(rng, draws), pairs, take))
     return (s >= seen - 1e-9).sum(0), np.isfinite(s).sum(0)
 
-def permutation_p(jobs:dict, draws:int, needed:int=0, entropy:int=0, n_jobs:int=1) -> dict:
-    "Of `(shuffle, pairs, take)` by label: `(p of pairs, p of Q, Q, draws)`. A job whose smallest p-value is the least possible one goes on up to `needed` draws."
-    sums, done = {k: 0 for k in jobs}, dict.fromkeys(jobs, 0)
-    for goal in (draws, min(needed, MOST_DRAWS)):
-        open_ = [k for k in jobs if done[k] < goal and (done[k] == 0 or (sums[k][0] == 0).any())]
+def permutation_p(jobs:dict, draws:int, least:float=1.0, entropy:int=0, n_jobs:int=1) -> dict:
+    "Of `(shuffle, pairs, take)` by label: `(p of pairs, p of Q, Q, draws)`. A job goes on while a p-value may be below `least` for want of draws, or is too near it to tell."
+    sums, done, floor = {k: 0 for k in jobs}, dict.fromkeys(jobs, 0), math.ceil(1 / least)
+    lowest = lambda k: ((1 + sums[k][0]) / (1 + sums[k][1]))
+    wanted = {draws: lambda k: True, floor: lambda k: (sums[k][0] == 0).any(), 4 * floor: lambda k: ((sums[k][0] > 0) & (lowest(k) < 4 * least)).any()}
+    for goal, more in wanted.items():
+        goal = goal if goal == draws else min(goal, MOST_DRAWS)
+        open_ = [k for k in jobs if done[k] < goal and (done[k] == 0 or more(k))]
         tasks = [(k, -(-done[k] // BLOCK) + i, min(BLOCK, goal - done[k] - i * BLOCK)) for k in open_ for i in range(-((done[k] - goal) // BLOCK))]
         out = spread_over(reached, [(*jobs[k], b, np.random.SeedSequence([entropy, zlib.crc32(k.encode()), i])) for k, i, b in tasks], n_jobs)
         for (k, *_), h in zip(tasks, out): sums[k] = sums[k] + np.array(h)
@@ -1068,8 +1071,8 @@ def combine(answers, correction:str=None) -> Uncertainty:
 def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
     count = sum(int(np.isfinite(j.estimate.difference(how.alpha)[0]).sum()) for j in jobs)
     shuffled = {j.label: (j.shuffle, j.cols.pairs, j.take) for j in jobs if j.shuffle is not None and how.n_resamples}
-    needed = math.ceil(count / how.alpha) if how.correction != "none" else 0
-    p = permutation_p(shuffled, how.n_resamples, needed, how.entropy, how.n_jobs)
+    needed = math.ceil(count / how.alpha) if how.correction != "none" and count else 1
+    p = permutation_p(shuffled, how.n_resamples, 1 / needed, how.entropy, how.n_jobs)
     if shuffled and needed > max(how.n_resamples, MOST_DRAWS): notes.add(f"{count:,} comparisons are corrected together: the smallest p-value that {max(how.n_resamples, MOST_DRAWS):,} shuffles can give is too large to stay below {how.alpha:g}; ask for fewer metrics or attributes, or n_resamples={needed:,}")
     tell(jobs, how, notes)
     gaps = [[_gap_row(j, how)] + ([_eod_row(t, j, how)] if j.estimate.metric == "tnr" and (t := _sibling(jobs, j, "tpr")) else []) for j in jobs]

@@ -252,7 +252,7 @@ def test_a_p_value_at_its_floor_goes_on_until_the_correction_can_be_met():
     d = audit(1500, 2, seed=10)
     d["s"] = np.where(d.group == "A", d.s, np.random.default_rng(0).random(1500))
     jobs = {"x": (area_shuffle(c := Scored(compared(d.y, d.s, d.group))), c.pairs, np.ones(2, bool))}
-    few, more = permutation_p(jobs, 50)["x"], permutation_p(jobs, 50, needed=730)["x"]
+    few, more = permutation_p(jobs, 50)["x"], permutation_p(jobs, 50, least=1/730)["x"]
     assert few[0][0] == 1/51 and few[3] == 50 and more[0][0] == 1/731 and more[3] == 730
     said = Notes()
     u = uncertainty(compared(d.y, d.s, d.group), ["auc", "acc"], n_resamples=20, notes=said)

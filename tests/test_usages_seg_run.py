@@ -21,9 +21,9 @@ from fairmedfm.core import InputError  # noqa: E402
 from fairmedfm.data.catalog import DATASETS, audit_of, load_dataset, prepare_dataset  # noqa: E402
 from fairmedfm.data.core import Dataset, from_table  # noqa: E402
 from fairmedfm.data.phantoms import PhantomSeg, SegGroup, draw_object, expected_dice, make_phantom, phi  # noqa: E402
-from fairmedfm.models.promptable import BOX, GRABCUT, REGION_GROWING, RULE_ROWS, TINY, Picture, SegModel, SegSpec, TinyNet, load_segmenter  # noqa: E402
+from fairmedfm.models.promptable import BOX, GRABCUT, REGION_GROWING, RULE_ROWS, TINY, Picture, SegSpec, TinyNet, load_segmenter  # noqa: E402
 from fairmedfm.report import evaluate_segmentation  # noqa: E402
-from fairmedfm.usages.prompts import ask, read_plan  # noqa: E402
+from fairmedfm.usages.prompts import ask, correction, join, read_plan  # noqa: E402
 from fairmedfm.usages.segment import METRICS, SegCache, gap_by_size, group_scores, read_case, save_worst, seg_run, segment, wanted  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,9 +33,7 @@ SEG = ["HAM10000-Seg", "TUSC", "FairSeg", "Montgomery", "KiTS23", "CANDI", "IRCA
 
 
 @pytest.fixture(scope="module")
-def random_net():
-    torch.manual_seed(0)
-    return SegModel(TinyNet(TINY), precision="fp32")
+def net(): return load_segmenter(TINY, precision="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +93,8 @@ def test_lungs_by_hand(shared):
     assert groups.n.tolist() == [26, 51] and np.allclose(groups.mean_dice, [np.mean([d for (d, _), s in zip(by_hand, table.sex) if s == g]) for g in "FM"])
 
 
-def test_lungs_with_a_network_and_grabcut(shared, tmp_path):
+def test_lungs_with_a_network_and_grabcut(shared, net, tmp_path):
     data, rows = load_dataset(shared/"lung_seg/metadata.csv"), [0, 5, 11, 23, 40, 60]
-    net = load_segmenter(TINY, precision="fp32")
     cache = SegCache(tmp_path)
     found = segment(data, net, seg_run(data, net, "bbox,center-inside,clicks:2", metrics=("dice",)), rows, cache).table
     dice = found.groupby(["prompt", "round"]).dice.mean()
@@ -147,11 +144,11 @@ def test_structures_of_a_scheme(tmp_path):
 # -- volumes in mm -----------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("plane", ["axial", "sagittal"])
-def test_a_volume_by_slices_in_mm(solid, random_net, plane):
+def test_a_volume_by_slices_in_mm(solid, net, plane):
     "A network of pictures, slice by slice: the volume's scores from its slices' masks, put together and measured here by brute force."
     rows, tolerance = [0, 4], 2.0
-    run = seg_run(solid, random_net, "bbox", tolerance=tolerance, plane=plane)
-    result = segment(solid, random_net, run, rows, batch_size=3)
+    run = seg_run(solid, net, "bbox", tolerance=tolerance, plane=plane)
+    result = segment(solid, net, run, rows, batch_size=3)
     for n, row in enumerate(rows):
         case = read_case(solid, row, wanted(solid.spec), {})
         truth, scan, mm = case.truths["object"], case.scan.array, case.spacing
@@ -161,9 +158,9 @@ def test_a_volume_by_slices_in_mm(solid, random_net, plane):
         for k in np.flatnonzero(truth.any((1, 2))):
             size = [max(1, round(m*s/min(mm[1:]))) for m, s in zip(grey[k].shape, mm[1:])]
             wide = np.array(Image.fromarray(grey[k]).convert("RGB").resize(size[::-1], Image.BILINEAR))        # square pixels
-            e = random_net.set_image(wide)
+            e = net.set_image(wide)
             e = replace(e, frame=replace(e.frame, grid=grey[k].shape, scale=tuple(a*b/c for a, b, c in zip(e.frame.scale, size, grey[k].shape))))
-            pred[k] = random_net.predict(e, **ask(read_plan("bbox"), truth[k], "x")[0]).mask
+            pred[k] = net.predict(e, **ask(read_plan("bbox"), truth[k], "x")[0]).mask
         line = result.table.iloc[n]
         assert np.allclose([line.dice, line.iou], overlap(pred, truth)) and np.allclose([line.hd95, line.nsd], surface_scores(pred, truth, mm, tolerance))
         assert np.isclose(line.rvd, pred.sum()/truth.sum() - 1) and np.isclose(line.volume, truth.sum()*np.prod(mm)) and line.slices == truth.any((1, 2)).sum()
@@ -182,6 +179,53 @@ def test_a_volume_as_a_whole_in_mm(solid, name):
         assert np.allclose([line.dice, line.iou], overlap(pred, truth)) and np.allclose([line.hd95, line.nsd], surface_scores(pred, truth, case.spacing, 2))
 
 
+@pytest.mark.parametrize("name,key", [("SAM-Med3D", "med3d"), ("FastSAM3D", "fast3d")])
+def test_a_model_of_volumes_in_mm(solid, tmp_path, name, key):
+    "The 3D contract from the command's side: a small checkpoint, clicks in space, patches that are kept, scores by brute force."
+    pytest.importorskip("segment_anything")
+    import seg_oracles as oracles
+    from fairmedfm.models.sam3d import SAM3D_ROWS, Blocks
+    row = next(r for r in SAM3D_ROWS if r.name == name)
+    torch.save({"model_state_dict": oracles.state(oracles.load()[key]["shapes"])}, tmp_path/row.files[0])
+    model = load_segmenter(replace(row, preprocess=Blocks(size=(64, 64, 64))), tmp_path, precision="fp32")
+    cache, encoded = SegCache(tmp_path/"cache"), []
+    handle = model.module.image_encoder.register_forward_hook(lambda *a: encoded.append(1))
+    run = seg_run(solid, model, "center-inside,rand,clicks:1", usage="seg3d", tolerance=2)
+    result = segment(solid, model, run, [2, 5], cache)
+    first = len(encoded)
+    again = segment(solid, model, replace(run, tolerance=3.0), [2, 5], cache)          # other scores, the same patches
+    assert 2 <= first == len(encoded) and again.table.dice.equals(result.table.dice)
+    handle.remove()
+    for line in result.table[result.table.id == solid.samples.id[5]].itertuples():
+        case = read_case(solid, 5, wanted(solid.spec), {})
+        truth, e = case.truths["object"], model.set_image(case.scan.array, case.spacing)
+        answer = model.predict(e, **ask(read_plan("rand" if line.prompt == "rand" else "center-inside"), truth, case.id, 0, case.spacing)[0])
+        if line.round:
+            click = join([ask(read_plan("center-inside"), truth, case.id, 0, case.spacing)[0], correction(truth, answer.mask, case.spacing)])
+            answer = model.predict(e, **click, mask=answer.logits)
+        assert np.allclose([line.dice, line.iou], overlap(answer.mask, truth))
+        if answer.mask.any(): assert np.allclose([line.hd95, line.nsd], surface_scores(answer.mask, truth, case.spacing, 2))
+    with pytest.raises(InputError, match="is a model of volumes"): seg_run(solid, model, "rand")
+    with pytest.raises(InputError, match="takes point prompts"): seg_run(solid, model, "bbox", usage="seg3d")
+
+
+def test_segvol_is_asked_with_boxes_points_and_words(solid, tmp_path):
+    for package in ("segment_anything", "monai", "einops", "transformers"): pytest.importorskip(package)
+    import seg_oracles as oracles
+    from test_models_seg_3d import segvol
+    model = segvol(oracles.load(), tmp_path)
+    with torch.no_grad(): model.module.mask_decoder.output_hypernetworks_mlps[0].layers[-1].bias.add_(3)        # an answer that finds something
+    model.module.words = lambda text, device: torch.full((1, 768), .1*len(text))
+    result = segment(solid, model, seg_run(solid, model, "bbox,center-inside,text:liver", usage="seg3d", tolerance=2), [1])
+    case = read_case(solid, 1, wanted(solid.spec), {})
+    truth, e = case.truths["object"], model.set_image(case.scan.array, case.spacing)
+    for line in result.table.itertuples():
+        answer = model.predict(e, **ask(read_plan(line.prompt), truth, case.id, 0, case.spacing)[0]).mask
+        assert np.allclose([line.dice, line.iou], overlap(answer, truth)) and np.isclose(line.predicted_volume, answer.sum()*np.prod(case.spacing))
+        if answer.any(): assert np.allclose([line.hd95, line.nsd], surface_scores(answer, truth, case.spacing, 2))
+    assert len(result.table) == 3
+
+
 def stored_otherwise(path, out, order, flips):
     "The same NIfTI with its axes in another order and turned round, the affine telling."
     image = nib.load(path)
@@ -194,15 +238,15 @@ def stored_otherwise(path, out, order, flips):
     nib.save(nib.Nifti1Image(np.ascontiguousarray(array.transpose(order)), affine[:, [*order, 3]]), out)
 
 
-def test_storage_changes_nothing(solid, random_net, tmp_path):
+def test_storage_changes_nothing(solid, net, tmp_path):
     "Flipped and permuted files of the same anatomy: every number is the same, by slices and as a whole, random prompts too."
-    plain = segment(solid, random_net, seg_run(solid, random_net, "bbox,rand,center-inside"), range(4))
+    plain = segment(solid, net, seg_run(solid, net, "bbox,rand,center-inside"), range(4))
     whole = segment(solid, GROW, seg_run(solid, GROW, "rand", usage="seg3d"), range(4))
     samples = solid.samples.iloc[:4]
     for k, (order, flips) in enumerate((((1, 2, 0), (1, 0, 1)), ((2, 0, 1), (0, 1, 1)), ((0, 1, 2), (1, 1, 1)), ((2, 1, 0), (0, 0, 0)))):
         for column in ("image", "mask"): stored_otherwise(solid.path(samples[column].iloc[k]), tmp_path/f"{column}{k}.nii.gz", order, flips)
     other = replace(solid, samples=samples.assign(image=[f"image{k}.nii.gz" for k in range(4)], mask=[f"mask{k}.nii.gz" for k in range(4)]), roots=(tmp_path,))
-    pd.testing.assert_frame_equal(segment(other, random_net, seg_run(other, random_net, "bbox,rand,center-inside")).table, plain.table)
+    pd.testing.assert_frame_equal(segment(other, net, seg_run(other, net, "bbox,rand,center-inside")).table, plain.table)
     pd.testing.assert_frame_equal(segment(other, GROW, seg_run(other, GROW, "rand", usage="seg3d")).table, whole.table)
 
 
@@ -230,10 +274,9 @@ def test_the_gap_of_a_phantom_is_the_expected_one(tmp_path):
     assert np.isclose(report.delta_dice.iloc[0], abs(result[result.sex == "M"].dice.mean() - result[result.sex == "F"].dice.mean()))
 
 
-def test_a_trained_network_sees_the_faint_group_worse(tmp_path):
+def test_a_trained_network_sees_the_faint_group_worse(net, tmp_path):
     "The packaged network, by box: lower contrast costs Dice; larger objects gain; sizes alone do not explain the contrast."
     data = make_phantom(PhantomSeg("Faint", (SegGroup("F", patients=16, contrast=12), SegGroup("M", patients=16, contrast=45)), per_patient=1), tmp_path)
-    net = load_segmenter(TINY, precision="fp32")
     table = segment(data, net, seg_run(data, net, "bbox", metrics="dice"), batch_size=8).table
     parts = gap_by_size(table, "sex", ("F", "M"), 3)
     assert parts.difference["all"] < -.01 and parts.difference["at equal size"] < -.01 and table.dice[table.sex == "M"].mean() > .85
@@ -245,78 +288,78 @@ def counted(net, seen):
     return net.module.image_encoder.register_forward_hook(lambda m, i, o: seen.append(len(i[0])))
 
 
-def test_one_encoding_serves_all(flat, random_net, tmp_path):
+def test_one_encoding_serves_all(flat, net, tmp_path):
     seen, cache = [], SegCache(tmp_path/"cache", piece=7)
-    handle = counted(random_net, seen)
+    handle = counted(net, seen)
     kinds = "center,rand,rands,bbox"
-    first = segment(flat, random_net, seg_run(flat, random_net, kinds), cache=cache)
+    first = segment(flat, net, seg_run(flat, net, kinds), cache=cache)
     assert sum(seen) == len(flat)
-    again = segment(flat, random_net, seg_run(flat, random_net, kinds), cache=SegCache(tmp_path/"cache", piece=3))
-    other = segment(flat, random_net, seg_run(flat, random_net, "clicks:1", seed=3), cache=SegCache(tmp_path/"cache", piece=4))
+    again = segment(flat, net, seg_run(flat, net, kinds), cache=SegCache(tmp_path/"cache", piece=3))
+    other = segment(flat, net, seg_run(flat, net, "clicks:1", seed=3), cache=SegCache(tmp_path/"cache", piece=4))
     assert sum(seen) == len(flat), "a second run and other prompts encode nothing"
     pd.testing.assert_frame_equal(first.table, again.table)
-    batched = segment(flat, random_net, seg_run(flat, random_net, kinds), batch_size=6, workers=2)
+    batched = segment(flat, net, seg_run(flat, net, kinds), batch_size=6, workers=2)
     assert sum(seen) == 2*len(flat) and max(seen) == 6
     numbers = [*METRICS, "predicted_iou"]
     assert np.allclose(batched.table[numbers], first.table[numbers], rtol=1e-3, atol=1e-3) and batched.table.drop(columns=[*numbers, "predicted_volume"]).equals(first.table.drop(columns=[*numbers, "predicted_volume"]))
     changed = flat.path(flat.samples.image[0])
     kept = changed.read_bytes()
     Image.fromarray(255 - np.array(Image.open(changed))).save(changed)
-    segment(flat, random_net, seg_run(flat, random_net, kinds), cache=SegCache(tmp_path/"cache"))
+    segment(flat, net, seg_run(flat, net, kinds), cache=SegCache(tmp_path/"cache"))
     assert sum(seen) == 2*len(flat) + 1, "one changed file, one encoding"
     changed.write_bytes(kept)
-    assert segment(flat, random_net, seg_run(flat, random_net, kinds, tolerance=2), cache=SegCache(tmp_path/"cache")).table.nsd.mean() > first.table.nsd.mean()
+    assert segment(flat, net, seg_run(flat, net, kinds, tolerance=2), cache=SegCache(tmp_path/"cache")).table.nsd.mean() > first.table.nsd.mean()
     handle.remove()
 
 
-def test_half_precision_is_the_same_from_disk(flat, random_net, tmp_path):
-    run = seg_run(flat, random_net, "bbox")
-    first = segment(flat, random_net, run, range(6), SegCache(tmp_path, half=True))
+def test_half_precision_is_the_same_from_disk(flat, net, tmp_path):
+    run = seg_run(flat, net, "bbox")
+    first = segment(flat, net, run, range(6), SegCache(tmp_path, half=True))
     shutil.rmtree(tmp_path/"scores")
-    pd.testing.assert_frame_equal(segment(flat, random_net, run, range(6), SegCache(tmp_path, half=True)).table, first.table)
-    exact = segment(flat, random_net, run, range(6))
+    pd.testing.assert_frame_equal(segment(flat, net, run, range(6), SegCache(tmp_path, half=True)).table, first.table)
+    exact = segment(flat, net, run, range(6))
     assert np.allclose(exact.table.dice, first.table.dice, atol=.02)
     size = sum(p.stat().st_size for p in tmp_path.rglob("*.safetensors"))
-    full = SegCache(tmp_path/"full"); segment(flat, random_net, run, range(6), full)
+    full = SegCache(tmp_path/"full"); segment(flat, net, run, range(6), full)
     assert size < .55*sum(p.stat().st_size for p in (tmp_path/"full").rglob("*.safetensors"))
 
 
-def test_killed_and_restarted(flat, random_net, tmp_path):
+def test_killed_and_restarted(flat, net, tmp_path):
     "A run that dies at the 12th image: what was finished is not done again, and the numbers are those of a run that lived."
     seen = []
     def dies(m, i, o):
         seen.append(1)
         if len(seen) == 12: raise KeyboardInterrupt
-    handle = random_net.module.image_encoder.register_forward_hook(dies)
-    run = seg_run(flat, random_net, "bbox,rand")
-    with pytest.raises(KeyboardInterrupt): segment(flat, random_net, run, cache=SegCache(tmp_path, piece=4))
+    handle = net.module.image_encoder.register_forward_hook(dies)
+    run = seg_run(flat, net, "bbox,rand")
+    with pytest.raises(KeyboardInterrupt): segment(flat, net, run, cache=SegCache(tmp_path, piece=4))
     handle.remove(); seen.clear()
     assert not list(tmp_path.rglob("*.claim")) and len(list((tmp_path/"scores").rglob("*.json"))) == 3
-    handle = counted(random_net, seen)
-    resumed = segment(flat, random_net, run, cache=SegCache(tmp_path, piece=4))
+    handle = counted(net, seen)
+    resumed = segment(flat, net, run, cache=SegCache(tmp_path, piece=4))
     handle.remove()
-    assert sum(seen) == len(flat) - 11 and resumed.table.equals(segment(flat, random_net, run).table)
+    assert sum(seen) == len(flat) - 11 and resumed.table.equals(segment(flat, net, run).table)
 
 
-def test_a_damaged_cache_is_made_again(flat, random_net, tmp_path):
-    run, said = seg_run(flat, random_net, "bbox"), []
-    first = segment(flat, random_net, run, cache=SegCache(tmp_path, piece=4))
+def test_a_damaged_cache_is_made_again(flat, net, tmp_path):
+    run, said = seg_run(flat, net, "bbox"), []
+    first = segment(flat, net, run, cache=SegCache(tmp_path, piece=4))
     for path in tmp_path.rglob("*.safetensors"):
         data = bytearray(path.read_bytes()); data[len(data)//2:len(data)//2 + 64] = b"\xff"*64; path.write_bytes(data)
     for path in list((tmp_path/"scores").rglob("*.json")): path.write_text(path.read_text()[:-20])
-    again = segment(flat, random_net, run, cache=SegCache(tmp_path, piece=4, say=said.append))
+    again = segment(flat, net, run, cache=SegCache(tmp_path, piece=4, say=said.append))
     assert again.table.equals(first.table) and any("damaged" in s for s in said)
 
 
 def test_two_processes_share_the_work(flat, tmp_path):
     program = textwrap.dedent(f"""
         import sys, warnings; warnings.simplefilter("ignore")
-        import torch; torch.set_num_threads(1); torch.manual_seed(0)
+        import torch; torch.set_num_threads(1)
         from fairmedfm.data.core import read_samples
-        from fairmedfm.models.promptable import TINY, SegModel, TinyNet
+        from fairmedfm.models.promptable import TINY, load_segmenter
         from fairmedfm.usages.segment import SegCache, seg_run, segment
         data = read_samples({str(flat.roots[0])!r})
-        net, seen = SegModel(TinyNet(TINY), precision="fp32"), []
+        net, seen = load_segmenter(TINY, precision="fp32"), []
         net.module.image_encoder.register_forward_hook(lambda m, i, o: seen.append(len(i[0])))
         table = segment(data, net, seg_run(data, net, sys.argv[1]), cache=SegCache({str(tmp_path)!r}, piece=2)).table
         print(sum(seen), float(table.dice.sum()))""")
@@ -380,13 +423,13 @@ def test_what_is_refused(flat, solid, tmp_path):
     with pytest.raises(InputError, match="row 1 .*the mask is 5 × 5, its image 64 × 64"): segment(other, BOXES, seg_run(other, BOXES, "bbox"))
 
 
-def test_memory_does_not_grow_with_the_images(random_net, flat, tmp_path):
+def test_memory_does_not_grow_with_the_images(net, flat, tmp_path):
     "Peak of what NumPy and Python hold while 20 and 80 images are segmented, with everything kept on disk."
     def peak(n):
         samples = pd.concat([flat.samples]*(n//len(flat) + 1), ignore_index=True).iloc[:n]
         samples = samples.assign(id=[f"s{i}" for i in range(n)])
         data = Dataset(samples, flat.roots, flat.facts, flat.spec)
-        run, net = seg_run(data, random_net, "bbox", metrics="dice"), random_net
+        run = seg_run(data, net, "bbox", metrics="dice")
         tracemalloc.start()
         segment(data, net, run, cache=SegCache(tmp_path/str(n), megabytes=2, piece=4), batch_size=2)
         top = tracemalloc.get_traced_memory()[1]; tracemalloc.stop()

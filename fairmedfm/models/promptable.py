@@ -605,7 +605,7 @@ class BySlices:
         if prompt.kinds == ("text",):
             for z in range(len(out)): out[z] = ask(z, text=prompt.text)
         known = [(s, a) for s, a in scores if np.isfinite(s)]
-        score = float(np.average(*zip(*known))) if known else float("nan")
+        score = float(np.average([s for s, _ in known], weights=[a for _, a in known])) if known else float("nan")
         return Prediction(out, score, np.where(out, 1, -1).astype(np.float16))
     def _from_points(self, e, prompt, ask, out):
         where = np.rint(prompt.points[:, 2]).astype(int)

@@ -16,7 +16,7 @@ from torch import nn
 from ..core import InputError, require
 from ..train.batches import seed_for
 from ..train.loop import Classifier, Pictures
-from .probe import Job, Result, Standardize, Usage, features_of, finish, part_of
+from .probe import Job, Result, Standardize, Usage, features_of, finish, linear_head, part_of
 
 # %% auto #0
 __all__ = ['LORA', 'Adapted', 'lora']
@@ -43,7 +43,7 @@ def lora(job:Job) -> Result:
         torch.manual_seed(seed_for(job.how.seed, "model"))
         body, dim = Adapted(job.encoder, **options), job.encoder.dim
         if f is not None: body = nn.Sequential(body, Standardize(_flat(f, rows["train"], job.volumes)))
-        model = Classifier(body, nn.Linear(dim, job.method.outputs(len(job.classes))), dim, job.pool and job.pool(dim))
+        model = Classifier(body, linear_head(job, dim), dim, job.pool and job.pool(dim))
     parts = {s: part_of(job, Pictures(job.data, job.reader, r, job.workers, job.augment and s == "train", job.how.seed), r) for s, r in rows.items()}
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return finish(job, model, parts, rows, **options, **{"trained numbers": trainable, "layers": len(job.encoder.lora_targets), "standardized": job.standardize})

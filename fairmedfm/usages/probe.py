@@ -25,8 +25,8 @@ from ..train.loop import Classifier, Method, Part, Team, Training, fit, own_stat
 
 # %% auto #0
 __all__ = ['LP', 'label_codes', 'group_codes', 'rows_of', 'Job', 'Result', 'attribute_columns', 'predictions_table',
-           'features_of', 'part_of', 'restore', 'finish', 'run_on_features', 'Standardize', 'build_probe',
-           'linear_probe', 'Usage']
+           'features_of', 'part_of', 'restore', 'finish', 'run_on_features', 'Standardize', 'linear_head',
+           'build_probe', 'linear_probe', 'Usage']
 
 # %% ../../nbs/40_usages.probe.ipynb #c009
 def label_codes(data:Dataset) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -60,6 +60,7 @@ class Job:
     rows: dict|None = None                    # rows of train, valid, test; `None`: as the table says
     bins: dict|None = None
     standardize: bool = True                  # features brought to mean 0 and spread 1, by the training split
+    zero_head: bool = True                    # the linear layer starts at zero instead of at random
     pool: Callable|None = None                # (dim) → module that pools the slices of volumes
     options: dict = field(default_factory=dict)   # of the usage: templates, class_names, ratio, rank …
     device: str = "cpu"
@@ -152,14 +153,19 @@ class Standardize(nn.Module):
     def forward(self, x): return (x - self.mean)*self.scale
 
 # %% ../../nbs/40_usages.probe.ipynb #c024
+def linear_head(job:Job, dim:int) -> nn.Linear:
+    "The linear layer on top of a representation."
+    head = nn.Linear(dim, job.method.outputs(len(job.classes)))
+    if job.zero_head: nn.init.zeros_(head.weight); nn.init.zeros_(head.bias)
+    return head
+
 def build_probe(job:Job, f:Features, train:Part) -> tuple[Classifier, dict]:
     "[standardise →] [hidden layer →] linear layer."
     flat = train.x.x[train.x.real] if isinstance(train.x, Stack) else train.x
     dim, hidden = f.shape[0], job.method.hidden
     body = [Standardize(flat)] if job.standardize else []
     if hidden: body += [nn.Linear(dim, hidden), nn.ReLU()]; job.notes.add(f"{job.method.name} needs a representation that it can change: the probe has a hidden layer of {hidden}")
-    head = nn.Linear(hidden or dim, job.method.outputs(len(job.classes)))
-    return Classifier(nn.Sequential(*body), head, hidden or dim, job.pool and job.pool(hidden or dim)), {"features": dim, "standardized": job.standardize, "hidden": hidden}
+    return Classifier(nn.Sequential(*body), linear_head(job, hidden or dim), hidden or dim, job.pool and job.pool(hidden or dim)), {"features": dim, "standardized": job.standardize, "hidden": hidden}
 
 def linear_probe(job:Job) -> Result:
     "Usage `lp`: a linear layer on the frozen encoder's features."
