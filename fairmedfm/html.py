@@ -298,9 +298,17 @@ HEADINGS = {"group_a": "first", "group_b": "second", "low": "from", "high": "to"
             "n_b": "second's samples", "detectable": "detectable difference", "n_groups": "groups", "gap_debiased": "gap, de-biased", "noise": "gap that noise alone makes"}
 SHORT = ("low", "high", "difference", "estimate", "detectable", "gap", "gap_debiased", "noise")         # numbers shown with three digits
 
+def _fewer(f, most:int=400) -> tuple:
+    "At most so many rows, those with the smallest p, in their own order; and how many were left out."
+    if len(f) <= most or "p_value" not in f: return f, 0
+    first = np.sort(f["p_value"].astype(float).fillna(2).to_numpy().argsort(kind="stable")[:most])
+    return f.iloc[first], len(f) - most
+
+# %% ../nbs/07_html.ipynb #c051
 def frame_table(name:str, f:pd.DataFrame) -> Table:
     "A frame of uncertainty as a table: texts first, columns that say nothing new left out."
-    f, caption = f.copy(), CAPTIONS.get(name, name)
+    (f, left), caption = _fewer(f.copy()), CAPTIONS.get(name, name)
+    if left: caption += f"; the {len(f):,} with the smallest p of {len(f) + left:,}, all of which are in the data of this page"
     if "tolerance" in f and f["tolerance"].nunique(dropna=False) == 1:
         if np.isfinite(t := f.pop("tolerance").iloc[0]): caption += f" (tolerance {t:g})"
     for twin in ("difference", "value"):
@@ -317,7 +325,7 @@ def _told(column, v) -> Cell:
     if column in SHORT and isinstance(v, (float, np.floating)) and np.isfinite(v): return Cell(_n(v), repr(float(v)))
     return cell(v, column)
 
-# %% ../nbs/07_html.ipynb #c052
+# %% ../nbs/07_html.ipynb #c054
 @dataclass
 class Picture:
     "An inline SVG and the line under it."
@@ -335,7 +343,7 @@ def new_axes(width, height):
     "Axes of a figure of the page."
     return require("matplotlib.figure", "plots", why="the HTML report").Figure(figsize=(min(width, 4.7), height * 1.06), layout="constrained").subplots()
 
-# %% ../nbs/07_html.ipynb #c054
+# %% ../nbs/07_html.ipynb #c056
 class Album:
     "Draws pictures and numbers them."
     def __init__(self): self.n, self.markup = 0, require("markupsafe", "plots", why="the HTML report").Markup
@@ -344,7 +352,7 @@ class Album:
         with page_style(): svg = to_svg(draw(*args, ax=new_axes, **kw), title, caption or title, f"p{self.n}")
         return Picture(self.markup(svg), caption)
 
-# %% ../nbs/07_html.ipynb #c057
+# %% ../nbs/07_html.ipynb #c059
 @dataclass
 class Shelf:
     "A part of the page that folds: its title and pictures."
@@ -376,7 +384,7 @@ def _about(report, album, target) -> list:
             album.add(differences, report, metric, target=target, values=False, title=f"Differences in {title} between groups{end}",
                       caption="Who is ahead of whom: each difference is the first group's value minus the second's.")]
 
-# %% ../nbs/07_html.ipynb #c059
+# %% ../nbs/07_html.ipynb #c061
 def by_metric(report, album) -> list:
     "Folded shelves: the other metrics of one question, or every question of several."
     if report.targets:
@@ -389,7 +397,7 @@ def by_metric(report, album) -> list:
 
 MOST_SHELVES = 20
 
-# %% ../nbs/07_html.ipynb #c062
+# %% ../nbs/07_html.ipynb #c064
 @dataclass
 class Samples:
     "What a report was made of, when the page is to show curves or fingerprint it."
@@ -406,7 +414,7 @@ class Samples:
 
 GROUPING = ("bins", "intersectional", "unknown")
 
-# %% ../nbs/07_html.ipynb #c064
+# %% ../nbs/07_html.ipynb #c066
 def _bins_of(report, features):
     "The report's cut points for the attributes that are given, which must be the report's."
     names, bins = list(feature_columns(features)), report.metadata.get("bins")
@@ -440,7 +448,7 @@ def threshold_of(report):
     "The threshold of a report, by name."
     return report.metadata.get("threshold", {}).get("name", "best_f1")
 
-# %% ../nbs/07_html.ipynb #c067
+# %% ../nbs/07_html.ipynb #c069
 MOST_CURVES = 6
 
 def curves(report, s:Samples, album) -> tuple:
@@ -475,7 +483,7 @@ def _curve_set(a, album) -> list:
     t = a.c.t if np.isfinite(a.c.t) else None
     return [*out, album.add(lambda ax: draw_histograms(a, ax, threshold=t), title=f"Scores by {by}", caption="Positives upward, negatives downward, each as a share of its own label.")]
 
-# %% ../nbs/07_html.ipynb #c070
+# %% ../nbs/07_html.ipynb #c072
 CARD = ("model", "version", "intended use", "not intended for", "training data", "evaluation data", "limitations", "owner", "contact", "licence")
 
 def card_fields(model_card) -> tuple:
@@ -493,7 +501,7 @@ def some_words(names) -> str:
     "Names in a row."
     return ", ".join(names)
 
-# %% ../nbs/07_html.ipynb #c074
+# %% ../nbs/07_html.ipynb #c076
 TEMPLATES = Path(__file__).parent/"templates" if "__file__" in globals() else None
 
 def _template_folder() -> Path:
@@ -513,7 +521,7 @@ def script_json(x) -> str:
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
     return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"})
 
-# %% ../nbs/07_html.ipynb #c078
+# %% ../nbs/07_html.ipynb #c080
 SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut points", "weighted": "weighted", "empty_score": "Dice of two empty masks",
             "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm", "source": "files",
             "columns": "columns", "ci": "level of intervals", "clustered": "patients as the unit", "tolerance": "tolerance", "correction": "correction for many comparisons",
@@ -535,7 +543,7 @@ def facts(report, s:Samples) -> list:
     prints = {"this report": fingerprint(report), **{clean(k): clean(v) for k, v in (m.get("fingerprints") or {}).items()}, **{k: fingerprint(v) for k, v in s.given.items()}}
     return [*out, *((f"fingerprint of {k}", v) for k, v in prints.items())]
 
-# %% ../nbs/07_html.ipynb #c080
+# %% ../nbs/07_html.ipynb #c082
 def assumptions(report) -> list:
     "What was taken for granted, one sentence each."
     out = [f"{t[0].upper()}{t[1:]}." for t in _assumptions(report)]
@@ -555,7 +563,7 @@ def smallest(report, few:int=30) -> str:
     what, more = "samples" if pos is None else "positives or negatives", f" and {len(weak) - 8} more" if len(weak) > 8 else ""
     return f"Small groups can show little: fewer than {few} {what} in {', '.join(weak[:8])}{more}."
 
-# %% ../nbs/07_html.ipynb #c082
+# %% ../nbs/07_html.ipynb #c084
 def to_html(
     report,                              # a `FairnessReport`
     path=None,                           # file to write, whole or not at all
@@ -587,7 +595,7 @@ def _check_samples(report, s):
     other = {"cls": "dice", "seg": "y_score"}[report.task]
     if other in have: raise InputError(f"this report is about {'scores; pass y_true= and y_score=' if report.task == 'cls' else 'Dice; pass dice='}, not {other}=")
 
-# %% ../nbs/07_html.ipynb #c083
+# %% ../nbs/07_html.ipynb #c085
 def _words(report, title, notes) -> dict:
     "The texts of the page."
     head, (sentences, caveat) = _headline(report).split(" · "), in_short(report)
@@ -595,7 +603,7 @@ def _words(report, title, notes) -> dict:
                 notes=[clean(t) for t in ([notes] if isinstance(notes, str) else notes or [])], assumed=[clean(t) for t in assumptions(report)],
                 warnings=[clean(w) for w in report.warnings], definitions=definitions(report), command=clean(c) if (c := report.metadata.get("command")) else "")
 
-# %% ../nbs/07_html.ipynb #c085
+# %% ../nbs/07_html.ipynb #c087
 def _pictures(report, s) -> dict:
     "The pictures of the page, and what was not drawn."
     album = Album()
@@ -603,7 +611,7 @@ def _pictures(report, s) -> dict:
     if (k := len(report.targets)) > MOST_SHELVES: note = f"{note} Pictures are drawn for the first {MOST_SHELVES} of {k} questions.".strip()
     return dict(overview=overview(report, album), more_pictures=[*shelves, *by_metric(report, album)], pictures_note=note)
 
-# %% ../nbs/07_html.ipynb #c087
+# %% ../nbs/07_html.ipynb #c089
 def _tables(report) -> dict:
     "The tables of the page."
     u = report.unknown if report.unknown is not None else []
@@ -611,7 +619,7 @@ def _tables(report) -> dict:
     return dict(groups=groups_table(report), tables=[frame_table(k, f) for k, f in frames(report).items() if k != "intervals"], summary=summary_table(report),
                 unknown=Table("unknown-table", "Samples that are in no group", ["attribute", "value", "samples"], rows, 2) if rows else None)
 
-# %% ../nbs/07_html.ipynb #c089
+# %% ../nbs/07_html.ipynb #c091
 SECTIONS = {"short": "In short", "said": "Assumed", "pictures": "Pictures", "groups": "Groups", "differences": "Differences", "numbers": "Published numbers",
             "definitions": "Definitions", "card": "Model card", "again": "Make it again"}
 
@@ -625,7 +633,7 @@ def page(report, s:Samples, title=None, notes=None, model_card=None) -> dict:
                 sections=[(k, v) for k, v in SECTIONS.items() if k != "differences" or tables["tables"]], css=markup(read("report.css")), script=markup(script),
                 script_hash=markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()), data=markup(script_json(data)))
 
-# %% ../nbs/07_html.ipynb #c099
+# %% ../nbs/07_html.ipynb #c101
 _TEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_",
         "~": r"\textasciitilde{}", "%": r"\%", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
         "\"": r"\textquotedbl{}", "−": "$-$", "–": "--", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}"}
@@ -634,14 +642,14 @@ def tex(text) -> str:
     "Text for LaTeX: nothing in it is a command."
     return "".join(_TEX.get(ch, ch) for ch in clean(text))
 
-# %% ../nbs/07_html.ipynb #c101
+# %% ../nbs/07_html.ipynb #c103
 def _tex_cell(c) -> str:
     if c.sort in (None, ""): return "--" if c.sort == "" else tex(c.text)
     v = float(c.sort)
     body = tex(c.text) if c.text.startswith("<") or v.is_integer() and abs(v) >= 2 else tex(_n(v))
     return (rf"\textbf{{{body}}}" if c.kind == "behind" else body) + (f" ({tex(c.sub.replace(' to ', '–'))})" if c.sub else "")
 
-# %% ../nbs/07_html.ipynb #c103
+# %% ../nbs/07_html.ipynb #c105
 def to_latex(
     report,               # a `FairnessReport`
     path=None,            # file to write, whole or not at all

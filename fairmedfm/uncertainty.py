@@ -647,7 +647,7 @@ def estimate(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=
     return method(cols, metric_parts(metric).name) if method else resampled(cols, metric_parts(metric).name, draws, entropy, n_jobs)
 
 # %% ../nbs/04_uncertainty.ipynb #c097
-LEVELS = 96
+LEVELS = 64
 
 def with_rest(x):
     "Append the rest of each group along axis 1, when there are three groups or more."
@@ -829,8 +829,7 @@ def reached(shuffle, pairs, take, draws, seed):
 def permutation_p(jobs:dict, draws:int, least:float=1.0, entropy:int=0, n_jobs:int=1) -> dict:
     "Of `(shuffle, pairs, take)` by label: `(p of pairs, p of Q, Q, draws)`. A job goes on while a p-value may be below `least` for want of draws, or is too near it to tell."
     sums, done, floor = {k: 0 for k in jobs}, dict.fromkeys(jobs, 0), math.ceil(1 / least)
-    lowest = lambda k: ((1 + sums[k][0]) / (1 + sums[k][1]))
-    wanted = {draws: lambda k: True, floor: lambda k: (sums[k][0] == 0).any(), 4 * floor: lambda k: ((sums[k][0] > 0) & (lowest(k) < 4 * least)).any()}
+    wanted = {draws: lambda k: True, floor: lambda k: (sums[k][0] == 0).any(), 2 * floor: lambda k: ((sums[k][0] == 1) & (2 / (1 + sums[k][1]) > least)).any()}
     for goal, more in wanted.items():
         goal = goal if goal == draws else min(goal, MOST_DRAWS)
         open_ = [k for k in jobs if done[k] < goal and (done[k] == 0 or more(k))]

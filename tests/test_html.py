@@ -165,6 +165,15 @@ def test_many_findings_stay_short():
     assert text.count("<details") >= 9 and "gap seen in every question" in text
 
 
+def test_a_thousand_pairs_do_not_fill_the_page(report):
+    told = with_pairs(report, "cannot say")
+    many = pd.concat([told.pairwise] * 100, ignore_index=True).assign(p_value=np.linspace(1, 0, 700))
+    told.uncertainty.pairwise = many
+    t = html.frame_table("pairwise", told.pairwise)
+    assert len(t.rows) == 400 and "400 with the smallest p of 700" in t.caption
+    assert len(json.loads(re.search(r'id="report">(.*?)</script>', html.to_html(told), re.S)[1])["pairwise"]) == 700
+
+
 def test_small_groups_are_named():
     g, y, s = people()
     assert "Small groups can show little" in " ".join(html.assumptions(evaluate(y, s, g.site))) and "C (" in " ".join(html.assumptions(evaluate(y, s, g.site)))

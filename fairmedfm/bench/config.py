@@ -278,7 +278,8 @@ class Protocol:
     name: str
     split: str                  # by patient, with a validation part; or by image, without
     preprocessing: str          # the model's own size, mean and spread; or 224 pixels and the dataset's
-    standardize: bool           # of features, before a linear probe
+    standardize: bool           # of features, before a linear layer
+    zero_head: bool             # a linear layer starts at zero; or at random
     optimizer: str|None         # None: the chosen one
     select: str                 # what chooses the epoch: the validation loss; or nothing, the last is taken
     patience: int               # epochs without a better one before it stops; 0: never
@@ -290,8 +291,8 @@ class Protocol:
     validation: bool
 
 PROTOCOLS = Registry("protocol", [
-    Protocol("sound", "by patient, with a validation part", "the model's own", True, None, "loss", 10, "max_f1 on the validation split", False, "words", "mean", "all templates", True),
-    Protocol("paper", "by image, without a validation part", "224 pixels, the dataset's mean and spread", False, "sgd", "last", 0, "best_f1 on the test split", True, "published binarisations", "max", "the first template", False)])
+    Protocol("sound", "by patient, with a validation part", "the model's own", True, True, None, "loss", 10, "max_f1 on the validation split", False, "words", "mean", "all templates", True),
+    Protocol("paper", "by image, without a validation part", "224 pixels, the dataset's mean and spread", False, False, "sgd", "last", 0, "best_f1 on the test split", True, "published binarisations", "max", "the first template", False)])
 
 # %% ../../nbs/50_bench.config.ipynb #c047
 WITHOUT = {   # what an option needs → why it means nothing where that is missing

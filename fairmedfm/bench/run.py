@@ -301,7 +301,7 @@ def make_job(c:RunConfig, d:Decided, data, encoder, attribute, shop:Workshop, fo
     workers = c.workers if c.workers is not None else 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
     method = _method(c, d)
     pool = pool_for(d.slices, len(label_codes(data)[1])) if reader.kind == "slices" else None
-    return Job(data, encoder, reader, shop.cache(c, say), method if isinstance(method, Method) else Method(), d.how, attribute, rows_for(c, data, attribute, d), read_bins(c.bins), d.standardize, pool, options,
+    return Job(data, encoder, reader, shop.cache(c, say), method if isinstance(method, Method) else Method(), d.how, attribute, rows_for(c, data, attribute, d), read_bins(c.bins), d.standardize, d.protocol.zero_head, pool, options,
                device, c.encode_batch, workers, c.bad_images, c.augment, folder/"checkpoint.pt", say=say, track=track, team=shop.team)
 
 def job_facts(job:Job, c:RunConfig, attribute, data_hash:str) -> dict:

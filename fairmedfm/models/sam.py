@@ -442,7 +442,7 @@ _DRIVE = "the links in https://github.com/OpenGVLab/SAM-Med2D"
 SAM1_ROWS = (
     SegSpec("SAM", domain="general", licence="Apache-2.0", hub="facebook/sam-vit-base", files=("model.safetensors", "sam_vit_b_01ec64.pth", "SAM.pth", "sam_vit_l_0b3195.pth", "sam_vit_h_4b8939.pth"), layout=_SAM_LAYOUT,
             note="ViT-B; a ViT-L or ViT-H file given as checkpoint= is recognised", kwargs=dict(trained=1024), **_SAM),
-    SegSpec("MedSAM", domain="medical", licence="Apache-2.0", hub="wanglab/medsam-vit-base", files=("model.safetensors", "medsam_vit_b.pth", "pytorch_model.bin"), layout=_SAM_LAYOUT, preprocess=Picture(1024, "squash", None, "bicubic", stretch=True),
+    SegSpec("MedSAM", domain="medical", licence="Apache-2.0", hub="wanglab/medsam-vit-base", files=("model.safetensors", "medsam_vit_b.pth", "pytorch_model.bin"), layout=_SAM_LAYOUT, preprocess=Picture(1024, "squash", None, "bicubic", stretch=True, direct=True),
             prompts=("box", "mask"), untrained=("point",), choice="single", note="stretched to 0–1 by image, no standardisation; trained with boxes", kwargs=dict(trained=1024), **_SAM),
     SegSpec("FT-SAM", aliases=("FTSAM",), domain="medical", licence="Apache-2.0", source=_DRIVE, files=("ft-sam_b.pth",), layout="model → as SAM, positions for 256 pixels (and an optimiser)", preprocess=_MED2D, kwargs=dict(trained=256),
             note="SAM fine-tuned at 256 pixels; images blue first, as in its training", **{**_SAM, "params": 90.7}),
@@ -455,12 +455,12 @@ TINYVIT_ROWS = (SegSpec("MobileSAM", hub="dhkim2810/MobileSAM", files=("mobile_s
 
 # %% ../../nbs/27_models.sam.ipynb #c063
 _SAM2 = dict(kind="promptable", loader=load_sam2, dim=None, packages=("transformers",), keys=_VIDEO, lora=(r"model\.vision_encoder\.backbone\..*\.qkv",), layout="model → image_encoder.trunk.* … (471 tensors, tiny), or transformers' spelling")
-_SAM3 = dict(kind="promptable", loader=load_sam3, dim=None, packages=("transformers",), keys=_VIDEO, preprocess=Picture(1008, "squash", HALF), lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
+_SAM3 = dict(kind="promptable", loader=load_sam3, dim=None, packages=("transformers",), keys=_VIDEO, preprocess=Picture(1008, "squash", HALF, direct=True), lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
 
 SAM23_ROWS = (
-    SegSpec("SAM2", aliases=("SAM-2",), domain="general", params=73.3, licence="Apache-2.0", hub="facebook/sam2.1-hiera-base-plus", files=("model.safetensors", "sam2.1_hiera_base_plus.pt"), preprocess=Picture(1024, "squash", IMAGENET), kwargs=dict(config=""),
+    SegSpec("SAM2", aliases=("SAM-2",), domain="general", params=73.3, licence="Apache-2.0", hub="facebook/sam2.1-hiera-base-plus", files=("model.safetensors", "sam2.1_hiera_base_plus.pt"), preprocess=Picture(1024, "squash", IMAGENET, direct=True), kwargs=dict(config=""),
             note="Hiera base-plus; a file of another size given as checkpoint= is recognised", **_SAM2),
-    SegSpec("MedSAM2", aliases=("MedSAM-2",), domain="medical", params=31.4, licence="CC BY-SA 4.0", hub="wanglab/MedSAM2", files=("MedSAM2_latest.pt",), preprocess=Picture(512, "squash", IMAGENET, "bicubic"), kwargs=dict(config=""),
+    SegSpec("MedSAM2", aliases=("MedSAM-2",), domain="medical", params=31.4, licence="CC BY-SA 4.0", hub="wanglab/MedSAM2", files=("MedSAM2_latest.pt",), preprocess=Picture(512, "squash", IMAGENET, "bicubic", direct=True), kwargs=dict(config=""),
             prompts=("box", "mask"), untrained=("point",), choice="single", note="Hiera tiny at 512 pixels; trained with boxes; picture by picture here, not as a video", **_SAM2),
     SegSpec("SAM3", aliases=("SAM-3",), domain="general", params=852.4, licence="SAM Licence", gated=True, hub="facebook/sam3", files=("model.safetensors", "sam3.pt"), prompts=("point", "box", "text", "mask"), confidence=.5, text=Text(32, "max_length"),
             layout="detector_model.*, tracker_model.*, tracker_neck.* (or Meta's detector.*, tracker.*)", note="points and boxes by the tracker, words by the detector", **_SAM3),

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from ..core import InputError, Notes, Registry, atomic_path, plural, require, some, write_text
+from ..core import InputError, Notes, Registry, atomic_path, plural, require, some
 from ..data.core import Dataset, attribute_column, csv_bytes
 from ..data.splits import make_splits
 from ..inputs import Grouping, groupings
@@ -31,16 +31,16 @@ from ..models.promptable import CHOICES, Frame, RuleModel, onto, read_prompt
 from ..report import FairnessReport, as_list
 from ..train.batches import chance, epoch_order, seed_for
 from ..train.cache import Pace
-from ..train.loop import OPTIMIZERS, Best, Method, Step, Training, learning_rate, load_checkpoint, make_optimizer, own_state, save_checkpoint
+from ..train.loop import OPTIMIZERS, Best, Method, Step, Training, learning_rate, load_checkpoint, make_optimizer, save_checkpoint
 from ..train.methods import METHODS, MethodRow, make_method
 from .prompts import Plan, ask
-from .segment import METRICS, SEG_USAGES, SegCache, Segmented, SegRun, all_shots, group_scores, own_frame, save_worst, seg_run, segment, squared, walk
+from .segment import METRICS, SEG_USAGES, SegCache, Segmented, SegRun, all_shots, own_frame, save_worst, seg_run, segment, squared, walk
 
 # %% auto #0
 __all__ = ['SEG_METHODS', 'SEG_SELECT', 'Item', 'pack', 'gather', 'inner', 'mask_losses', 'SegStep', 'FEBS', 'seg_method',
            'FromShelf', 'item_losses', 'measure_items', 'check_fine_tuning', 'fine_tune', 'unfreeze_decoder', 'LoRA',
-           'add_lora', 'FromPictures', 'save_weights', 'apply_weights', 'SegOutcome', 'train_segmenter',
-           'run_segmentation']
+           'add_lora', 'FromPictures', 'trained_state', 'save_weights', 'apply_weights', 'SegOutcome',
+           'train_segmenter', 'run_segmentation']
 
 # %% ../../nbs/47_usages.decoder.ipynb #c009
 @dataclass
@@ -281,11 +281,16 @@ class FromPictures:
         return features, own_frame(frames[0], shot, stretch)
 
 # %% ../../nbs/47_usages.decoder.ipynb #c049
+def trained_state(model) -> dict:
+    "The tensors of the decoder and of the LoRA layers."
+    own = {id(p) for p in model.module.decoder_parameters()} | {id(p) for m in model.module.modules() if isinstance(m, LoRA) for p in (m.down.weight, m.up.weight)}
+    return {n: p.detach().cpu().contiguous() for n, p in model.module.named_parameters() if id(p) in own}
+
 def save_weights(model, path, facts:dict|None=None) -> Path:
     "Write the trained tensors as safetensors, whole or not at all."
     facts = {"model": model.spec.name, **(facts or {})}
     with atomic_path(path) as tmp:
-        require("safetensors.torch", "seg", why="saving weights").save_file({k: v.contiguous() for k, v in own_state(model.module).items()}, str(tmp), metadata={"fairmedfm": json.dumps(facts)})
+        require("safetensors.torch", "seg", why="saving weights").save_file(trained_state(model), str(tmp), metadata={"fairmedfm": json.dumps(facts)})
     return Path(path)
 
 def apply_weights(model, path) -> dict:

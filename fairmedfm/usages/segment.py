@@ -34,7 +34,7 @@ from ..models.core import RESIZE, rgb
 from ..models.promptable import AsItIs, Embedding, Frame, Picture, Prediction, RuleModel, published
 from ..report import FairnessReport, as_list, evaluate_segmentation
 from ..train.cache import Claim, Hashes, Pace, digest_of
-from .prompts import PER, Plan, ask, check_plan, connected, correction, in_words, join, objects, read_plan
+from .prompts import PER, Plan, ask, check_plan, connected, correction, in_words, join, read_plan
 
 # %% auto #0
 __all__ = ['READ', 'SEG_USAGES', 'METRICS', 'wanted', 'Case', 'read_options', 'read_case', 'in_8_bits', 'Shot', 'shots',
@@ -379,7 +379,7 @@ def answers(model, embedding, shot:Shot, name:str, plan:Plan, run:SegRun) -> Ite
             found = united(model, embedding, prompts, **more)
         yield k + 1, found, prompts
 
-# %% ../../nbs/46_usages.segment.ipynb #c056
+# %% ../../nbs/46_usages.segment.ipynb #c057
 def pair_scores(pred, true, spacing=None, metrics=METRICS, tolerance:float=1.0, empty_score:float=1.0) -> dict:
     "Each metric, and both volumes, in mm (mm², mm³) where the spacing is known, else in pixels; for two boolean masks of one shape."
     both, p, t, _ = overlap(pred, true)
@@ -390,7 +390,7 @@ def pair_scores(pred, true, spacing=None, metrics=METRICS, tolerance:float=1.0, 
         return float(m.surface(*far, tolerance*(1 + 1e-6))) if far else m.one_empty if p or t else np.nan
     return {**{m.name: one(m) for m in rows}, "volume": t*cell, "predicted_volume": p*cell}
 
-# %% ../../nbs/46_usages.segment.ipynb #c060
+# %% ../../nbs/46_usages.segment.ipynb #c061
 def ahead(read:Callable, items:Iterable, workers:int=0) -> Iterator:
     "`read(item)` of each item in order, `workers` items ahead in as many threads."
     if workers < 1: yield from map(read, items); return
@@ -421,7 +421,7 @@ def encoded(model, stream:Iterable[Shot], shelf:EmbeddingShelf|None=None, batch_
         if len(missing) >= batch_size or len(waiting) >= 2*batch_size: yield from done()
     yield from done()
 
-# %% ../../nbs/46_usages.segment.ipynb #c064
+# %% ../../nbs/46_usages.segment.ipynb #c065
 def _shape_facts(truth) -> dict:
     edge = any(np.take(truth, k, axis).any() for axis in range(truth.ndim) for k in (0, -1))
     return {"pieces": connected(truth)[1], "border": bool(edge)}
@@ -449,7 +449,7 @@ def volume_lines(case:Case, run:SegRun, grid, spacing, truths) -> list[dict]:
         lines.append({"structure": name, "prompt": plan, "round": k, **pair_scores(pred, truths[name], spacing, run.metrics, run.tolerance, run.empty_score), "predicted_iou": float(np.mean(own)), "slices": len(slices)})
     return lines
 
-# %% ../../nbs/46_usages.segment.ipynb #c068
+# %% ../../nbs/46_usages.segment.ipynb #c069
 def _published_volume(case, run):
     "Grid, spacing and masks of a volume as the published protocol scores its slices."
     n = run.size
@@ -474,7 +474,7 @@ def finish(case:Case, run:SegRun) -> dict:
     unit = {"unit": "pixel" if case.spacing is None else "mm"}
     return {"lines": [{**l, **unit} for l in lines], "slices": by_slice}
 
-# %% ../../nbs/46_usages.segment.ipynb #c070
+# %% ../../nbs/46_usages.segment.ipynb #c071
 def all_shots(data:Dataset, run:SegRun, rows, cache:SegCache, workers:int=0, bad:dict|None=None) -> Iterator[Shot]:
     "Every shot of the rows, in order. Rows that cannot be read go to `bad` with the reason; without it they are errors."
     def read(row):
@@ -494,7 +494,7 @@ def walk(data:Dataset, model, run:SegRun, rows, cache:SegCache, shelf, batch_siz
     "Every shot of the rows with its embedding, in order."
     yield from encoded(model, all_shots(data, run, rows, cache, workers, bad), shelf, batch_size)
 
-# %% ../../nbs/46_usages.segment.ipynb #c073
+# %% ../../nbs/46_usages.segment.ipynb #c074
 @dataclass
 class Segmented:
     "`table`: a line per case, structure, prompt and round; `slices`: the same for slices of volumes (else empty); `run`, `notes`, `facts`."
@@ -527,7 +527,7 @@ def _work(data, model, run, rows, keys, cache, shelf, claim, batch_size, workers
         if shelf is not None: shelf.flush()
     return out
 
-# %% ../../nbs/46_usages.segment.ipynb #c074
+# %% ../../nbs/46_usages.segment.ipynb #c075
 def segment(
     data:Dataset, model, run:SegRun, # of `seg_run`
     rows=None, # rows of the table; `None`: all
@@ -565,7 +565,7 @@ def segment(
     if unread and bad != "drop": raise InputError(f"{plural(len(unread), 'case')} cannot be read: {'; '.join(list(unread.values())[:3])}" + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
     return _collect(data, run, [r for r in rows if r not in unread], keys, book, unread, facts, columns)
 
-# %% ../../nbs/46_usages.segment.ipynb #c076
+# %% ../../nbs/46_usages.segment.ipynb #c077
 def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
     notes, shown = Notes(), {n for a in data.attributes for n in (a, f"{a}_group", f"{a}_binary")} | set(columns)
     attributes = [a for a in data.samples.columns if a not in FIRST_COLUMNS and a in shown]
@@ -589,7 +589,7 @@ def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
     order = [*who.columns, "structure", "prompt", "round", *run.metrics, "volume", "predicted_volume", "unit", "predicted_iou", "slices", "pieces", "border", "asked", "skipped"]
     return Segmented(lines[[c for c in order if c in lines]], slices[[c for c in [*order[:len(who.columns)], "slice", *order[len(who.columns):]] if c in slices]], run, notes, facts)
 
-# %% ../../nbs/46_usages.segment.ipynb #c089
+# %% ../../nbs/46_usages.segment.ipynb #c090
 def _target_name(structure, prompt) -> str: return f"{structure}_{prompt}".replace(" ", "-").replace(",", "-")
 
 def _predictions(self, of:str="table") -> pd.DataFrame:
@@ -607,7 +607,7 @@ def _predictions(self, of:str="table") -> pd.DataFrame:
 
 Segmented.predictions = _predictions
 
-# %% ../../nbs/46_usages.segment.ipynb #c094
+# %% ../../nbs/46_usages.segment.ipynb #c095
 def _report(self, attributes, bins=None, intersectional=False, of:str|None=None) -> FairnessReport:
     "Fairness of Dice across the groups of attributes (columns of the table)."
     of = of or ("slices" if self.run.protocol == "paper" and len(self.slices) else "table")
@@ -621,7 +621,7 @@ def _report(self, attributes, bins=None, intersectional=False, of:str|None=None)
 
 Segmented.report = _report
 
-# %% ../../nbs/46_usages.segment.ipynb #c098
+# %% ../../nbs/46_usages.segment.ipynb #c099
 def group_scores(result:Segmented, attribute:str, bins=None) -> pd.DataFrame:
     "Mean of every score per structure, prompt, round and group; `n` is the number of samples with a Dice."
     table, parts = result.table, []
@@ -631,7 +631,7 @@ def group_scores(result:Segmented, attribute:str, bins=None) -> pd.DataFrame:
         parts.append(pd.DataFrame({"n": group_table(part[result.run.metrics[0]].to_numpy(float), group)["n"], **means}).assign(**dict(zip(["structure", "prompt", "round"], key))).reset_index())
     return pd.concat(parts).set_index(["structure", "prompt", "round", "group"])
 
-# %% ../../nbs/46_usages.segment.ipynb #c101
+# %% ../../nbs/46_usages.segment.ipynb #c102
 def gap_by_size(table:pd.DataFrame, attribute:str, groups:tuple[str, str], strata:int=4, score:str="dice") -> pd.DataFrame:
     "Mean `score` of two groups and their difference per quantile of size, over `all`, and `at equal size`; lines without a score are left out."
     t = table[table[score].notna() & table[attribute].isin(groups)]
@@ -646,7 +646,7 @@ def gap_by_size(table:pd.DataFrame, attribute:str, groups:tuple[str, str], strat
     equal = {g: (both[g]*weight).sum()/weight.sum() if len(both) else np.nan for g in (*groups, "difference")}
     return pd.concat([out, pd.DataFrame({"at equal size": {f"n {g}": both[f"n {g}"].sum() for g in groups} | equal}).T]).rename_axis("size")
 
-# %% ../../nbs/46_usages.segment.ipynb #c107
+# %% ../../nbs/46_usages.segment.ipynb #c108
 @dataclass
 class View:
     "What is drawn of a case: picture, truth, answer, prompts."
@@ -682,7 +682,7 @@ def view(data:Dataset, model, run:SegRun, id:str, structure:str, prompt:str, cac
         image, truth, mask, prompts, note = to_uint8(image)[k], truth[k], mask[k], [], f"slice {k}"
     return View(id, pair_scores(mask, truth, metrics=("dice",))["dice"], image, truth, mask, prompts, note)
 
-# %% ../../nbs/46_usages.segment.ipynb #c109
+# %% ../../nbs/46_usages.segment.ipynb #c110
 def draw(ax, v:View, crop:float=1.0):
     "Draw a view: true outline dashed, answer orange, prompts; cropped to the object with `crop` of its size around it (0: no crop)."
     ax.imshow(v.image, cmap="gray", vmin=0, vmax=255); ax.set_xticks([]); ax.set_yticks([])
@@ -710,7 +710,7 @@ def contact_sheet(views:dict[str, list[View]], title:str=""):
     if title: fig.suptitle(title, fontsize=9)
     return fig
 
-# %% ../../nbs/46_usages.segment.ipynb #c112
+# %% ../../nbs/46_usages.segment.ipynb #c113
 def save_worst(data:Dataset, model, result:Segmented, attribute:str, out, n:int=10, overlays:bool=False, cache:SegCache|None=None, bins=None) -> list[Path]:
     "Write `worst-<target>-<attribute>.png` for each structure and prompt into `out`, and with `overlays` every picture as a file of its own."
     pyplot, out, files = require("matplotlib.pyplot", "seg", why="pictures of the worst cases"), Path(out), []
