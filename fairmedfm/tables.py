@@ -665,7 +665,7 @@ def read_table(path, # a file, or "-" for standard input
                decimal:str|None=None, # "," or "." if the decimal sign is known
                notes:Notes|None=None, # where to say what was assumed or left out
 ) -> pd.DataFrame:
-    "The table in a file, one row per sample. See `open_table` for what can be read and `TableFile.read` for how values are understood."
+    "The table in a file, one row per sample. See `open_table` for what can be read and its `read` for how values are understood."
     return open_table(path, sheet=sheet, delimiter=delimiter, encoding=encoding, notes=notes).read(text, usecols, decimal)
 
 # %% ../nbs/08_tables.ipynb #c114

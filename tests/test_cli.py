@@ -287,7 +287,7 @@ def test_every_ending_is_written_and_a_table_is_shown_on_a_terminal(here, expect
     assert code == 0 and out.startswith("Fairness of a classification model") and "männlich" in out
     assert valid((here/"r.json").read_text("utf-8"))["by_group"] == expected["by_group"]
     assert pd.read_csv(here/"r.csv").groupby("attribute").size().to_dict() == {"Geschlecht": 2, "age": 3}
-    assert (here/"r.md").read_text("utf-8") == call("score", "p.csv", *WANTED, "--format", "markdown")[1]
+    assert (here/"r.md").read_text("utf-8") == call("score", "p.csv", *WANTED, "--ci", "0.95", "--format", "markdown")[1]       # a page asks for intervals
     assert sorted(p.name for p in here.iterdir()) == sorted(["p.csv", *(f"r{e}" for e in OUTPUTS)])
 
 
