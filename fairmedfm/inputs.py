@@ -138,11 +138,11 @@ def _packed(a):
     "Fixed-width text of up to eight Latin-1 letters as one integer per value, or `None`."
     width = a.dtype.itemsize // 4
     if not 0 < width <= 8: return None
-    letters, key = np.ascontiguousarray(a).view(np.uint32).reshape(len(a), width), None
-    for i in range(width):
-        if letters[:, i].max(initial=0) > 255: return None
-        key = letters[:, i].astype(np.uint64) if key is None else (key << np.uint64(8)) | letters[:, i]
-    return key
+    letters = np.ascontiguousarray(a).view(np.uint32).reshape(len(a), width)
+    if letters.max() > 255: return None
+    bytes8 = np.zeros((len(a), 8), np.uint8)
+    bytes8[:, :width] = letters
+    return bytes8.view(np.uint64).ravel()
 
 def factorize(a:np.ndarray) -> tuple:
     "`(codes, values)`: which of the distinct `values` each entry is; the same as `pandas.factorize` (−1 = missing), but quick for text."
@@ -563,23 +563,28 @@ def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), 
 # %% ../nbs/01_inputs.ipynb #c084
 def _quoted(names): return [f'"{n}"' if " & " in n else n for n in names]
 
-def _compress(key, known):
-    "The keys of the known samples as 0, 1, 2, … in the same order, and how many there are."
-    top = int(key[known].max(initial=0)) + 1
-    present = np.flatnonzero(np.bincount(key[known], minlength=1)) if top <= max(4096, 4 * len(key)) else np.unique(key[known])
-    return np.searchsorted(present, key), len(present)
+def _compress(key, known, size):
+    "The keys as 0, 1, 2, … of those that occur in known samples (the others get any), in the same order, and which occur."
+    if size > max(4096, 4 * len(key)):
+        present = np.unique(key[known])
+        return np.searchsorted(present, key), present
+    present = np.flatnonzero(np.bincount(key if known.all() else key[known], minlength=size))
+    lut = np.zeros(size, np.int64); lut[present] = np.arange(len(present))
+    return lut[np.maximum(key, 0)], present
 
 def intersect(parts:list) -> Grouping:
     "All combinations that occur of several attributes, such as `F & 60+`; unknown in one is unknown in the combination."
-    known = np.all([g.codes >= 0 for g in parts], axis=0)
-    key, size = np.zeros(len(known), np.int64), 1
-    for g in parts:
-        key, size = key * len(g.names) + g.codes, size * len(g.names)
-        if size > 4 * len(key) + 4096: key, size = _compress(key, known)            # keep only the combinations that occur
-    key, size = _compress(key, known)
-    first = np.zeros(size, np.int64); first[key[known][::-1]] = np.flatnonzero(known)[::-1]
-    codes = np.where(known, key, -1)
-    names = [" & ".join(t) for t in zip(*([_quoted(g.names)[c] for c in g.codes[first]] for g in parts))]
+    known = np.ones(len(parts[0].codes), bool)
+    for g in parts: known &= g.codes >= 0
+    key, places = np.zeros(len(known), np.int64), [np.zeros(0, np.int64)] * len(parts)
+    for i, g in enumerate(parts):                        # keep only the combinations that occur, so that no product of sizes can overflow
+        key *= len(g.names)
+        key += g.codes
+        key, present = _compress(key, known, max(1, len(places[0]) if i else 1) * max(1, len(g.names)))
+        before, last = np.divmod(present, max(1, len(g.names)))
+        places[:i + 1] = [*(p[before] for p in places[:i]), last]
+    codes = key if known.all() else np.where(known, key, -1)
+    names = [" & ".join(t) for t in zip(*([_quoted(g.names)[c] for c in place] for g, place in zip(parts, places)))]
     n_unknown = int((~known).sum())
     return Grouping(" & ".join(_quoted([g.name for g in parts])), codes, names, {"(unknown in one of them)": n_unknown} if n_unknown else {})
 
