@@ -6,8 +6,8 @@
 
 Checked for every input: the library raises nothing but `InputError`, of one line, and warns of nothing but `FairnessWarning`; the command
 line returns 0, 2 or 3, with one line on stderr where it refuses, and never a traceback; JSON holds no NaN; no number is finite that the
-data do not define, and none leaves its range; no input takes longer than half a minute. Where the truth is known (`cells`, `plain`), the
-AUC of every group is what counting pairs gives. Input i of a kind depends on the seed, the kind and i alone."""
+data do not define, and none leaves its range; no input takes more than half a minute of CPU. Where the truth is known (`cells`, `plain`),
+the AUC of every group is what counting pairs gives. Input i of a kind depends on the seed, the kind and i alone."""
 import argparse
 import bz2
 import collections
@@ -52,7 +52,7 @@ class Slow(BaseException):
     "An input that takes too long; no reader may catch it."
 
 
-PATIENCE = 30          # seconds for one input
+PATIENCE = 30          # seconds of CPU time for one input
 
 
 @contextlib.contextmanager
@@ -60,10 +60,10 @@ def patience(seconds):
     "Raise `Slow` when the block takes longer (where the system has alarms)."
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread(): yield; return
     def ring(*_): raise Slow(f"more than {seconds} s")
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try: yield
-    finally: signal.setitimer(signal.ITIMER_REAL, 0); signal.signal(signal.SIGALRM, before)
+    finally: signal.setitimer(signal.ITIMER_PROF, 0); signal.signal(signal.SIGPROF, before)
 
 
 def check(ok, *what):

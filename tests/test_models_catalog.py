@@ -20,7 +20,7 @@ from dataclasses import replace  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from fairmedfm.core import InputError  # noqa: E402
-from fairmedfm.models.catalog import MODELS, find_model, load_model, models_table  # noqa: E402
+from fairmedfm.models.catalog import MODELS, SEGMENTERS, find_model, load_model, models_table  # noqa: E402
 from fairmedfm.models.core import Preprocess, locate, runs_here  # noqa: E402
 
 torch.set_num_threads(1)
@@ -167,7 +167,7 @@ def test_real_sizes_of_the_transformers_rows():
 def test_table():
     table = models_table("nowhere")
     assert list(table.columns) == ["name", "domain", "kind", "dims", "dim", "params (M)", "input", "licence", "gated", "extra", "runs", "what to do"]
-    assert len(table) == len(MODELS) and not table.drop(columns=["what to do"]).isna().any().any() and set(table["runs"]) <= {"yes", "after a download", "no"}
+    assert len(table) == len(MODELS) + len(SEGMENTERS) and not table.drop(columns=["what to do"]).isna().any().any() and set(table["runs"]) <= {"yes", "after a download", "no"}
     assert (table.loc[table["runs"] != "yes", "what to do"].str.len() > 0).all()
     lacking = runs_here(replace(MODELS["CLIP"], packages=("no_such_package",)), "nowhere")
     assert lacking[0] == "no" and 'pip install "fairmedfm[cls]"' in lacking[1]
