@@ -170,6 +170,7 @@ def test_nothing_to_compare_is_code_3(tmp_path):
 
 
 def test_a_bug_is_one_line_and_code_1(monkeypatch, here, capsys):
+    monkeypatch.delenv("FAIRMEDFM_TRACEBACK", raising=False)
     import fairmedfm.report
     def broken(*args, **kwargs): raise ZeroDivisionError("by\nzero")
     monkeypatch.setattr(fairmedfm.report, "evaluate", broken)
