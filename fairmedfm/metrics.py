@@ -64,13 +64,15 @@ class Dense:
     def place(self, k): return k.astype(np.int64)
 
 # %% ../nbs/02_metrics.ipynb #c011
-def order_keys(s:np.ndarray, bits:int) -> tuple:
-    "`(keymap, first, keys)`: a `Line` or `Dense`, where each distinct score begins in sorted order (`None`: all are distinct), and each sample's key."
+def order_keys(s:np.ndarray, bits:int, step:float=np.inf) -> tuple:
+    """`(keymap, first, keys)`: a `Line` or `Dense`, where each distinct score begins in sorted order (`None`: all are distinct), and each sample's key.
+
+    Scores that are read back from keys must be right to `step`."""
     ordered = np.sort(s)
     new = ordered[1:] != ordered[:-1]
     first = None if new.all() else np.flatnonzero(np.append(True, new))
     line = Line(ordered if first is None else ordered[first], bits)
-    if line.tells_apart(): return line, first, blockwise(line.keys, len(s), np.uint64, s)
+    if line.scale >= 1 / step and line.tells_apart(): return line, first, blockwise(line.keys, len(s), np.uint64, s)
     keys, n = np.empty(len(s), np.uint64), len(line.values)
     keys[np.argsort(s)] = np.repeat(np.arange(n, dtype=np.uint64), np.diff(np.append(np.arange(n) if first is None else first, len(s))))
     return Dense(line.values), first, keys
@@ -84,7 +86,7 @@ class Ranking:
     def __init__(self, q:Question, max_groups:int=1023, sample_weight=None):
         self.q, self.w, self.n = q, sample_weight, len(q.y)
         self.bits = 63 - int(max_groups).bit_length()
-        with np.errstate(over="ignore"): self.keymap, self.first, self.base = order_keys(q.rank, self.bits)
+        with np.errstate(over="ignore"): self.keymap, self.first, self.base = order_keys(q.rank, self.bits, 1e-12 if q.kind == "logit" else np.inf)
         self.base <<= np.uint64(1)
         self.base |= q.y
         self.link = sigmoid if q.kind == "logit" else lambda x: x
