@@ -457,7 +457,7 @@ def precision(cols:Scored, metric:str="ap") -> Estimate:
     p, parts = precision_influence(cols)
     m, few = linear(cols, parts), _few(cols)
     def limits(alpha, at):
-        crit = critical(alpha, np.where(few[at] >= MIN_LABELS, m.units[at] - 1, np.nan))
+        crit = critical(alpha, np.where(few[at] >= MIN_LABELS, np.minimum(m.units, few)[at] - 1, np.nan))
         with np.errstate(invalid="ignore", divide="ignore"):
             x, s = np.log(p[at] / (1 - p[at])), np.sqrt(m.variance[at]) / (p[at] * (1 - p[at]))
             return tuple(np.where(np.isfinite(x) & (s > 0), sigmoid(x + q * s), np.nan) for q in (-crit, crit))
@@ -755,10 +755,10 @@ UNIT_STATS = {"rate": functools.partial(_ratio_stats, least=True), "mean": _rati
 
 # %% ../nbs/04_uncertainty.ipynb #c107
 def mean_shuffle(cols, x):
-    "Values `x` at no more than `LEVELS` levels, fine where many samples are and where they are far from the mean."
+    "Values `x` by level: each its own in short data, else about `LEVELS`, fine where many samples are and where they are far from the mean."
     v, codes = x[cols.known], cols.codes[cols.known]
     order, far = np.argsort(v, kind="stable"), np.abs(v - v.mean())
-    if len(v) <= LEVELS: at = np.arange(len(v))
+    if len(v) <= 4 * LEVELS: at = np.arange(len(v))
     else: at = (np.cumsum(1 / len(v) + far[order] / max(far.sum(), 1e-300)) * LEVELS / 2.0000001).astype(np.int64)
     level = np.empty(len(v), np.int64); level[order] = np.unique(at, return_inverse=True)[1]
     size = np.bincount(level); L = len(size)
@@ -766,9 +766,9 @@ def mean_shuffle(cols, x):
     return MeanShuffle(counts.astype(float), *(np.bincount(level, weights=w) / size for w in (v, v ** 2)))
 
 def area_shuffle(cols):
-    "Counts of negatives and positives by level of score."
+    "Counts of negatives and positives by level of score: each score its own in short data, else about `LEVELS`."
     g, r, everyone = cols.c.groups, cols.c.ranking, cols.c.overall.key
-    most = LEVELS if len(everyone) <= LEVELS else LEVELS // 2
+    most = len(everyone) if len(everyone) <= 4 * LEVELS else LEVELS // 2
     even = lambda key: key[np.arange(min(most, len(key))) * len(key) // max(1, min(most, len(key)))]
     label = (everyone & np.uint64(1)).astype(bool)
     cuts = np.unique(np.concatenate([even(everyone[label]), even(everyone[~label])]) >> np.uint64(1)); cuts[0] = 0
@@ -934,7 +934,7 @@ class Job:
     shuffle: object
     take: np.ndarray
     @property
-    def label(self): return f"{self.target}, {self.attribute} {self.estimate.metric}"
+    def label(self): return ("" if self.target is None else f"{self.target}, ") + f"{self.attribute} {self.estimate.metric}"
 
 @dataclass
 class Settings:
@@ -957,6 +957,7 @@ class Settings:
         number = lambda x, low: isinstance(x, (int, np.integer)) and not isinstance(x, bool) and x >= low
         if isinstance(self.ci, bool) or not isinstance(self.ci, (int, float, np.number)) or not 0 < self.ci < 1: raise InputError(f"ci={self.ci!r} is no confidence level; give a number between 0 and 1, such as 0.95")
         if not number(self.n_resamples, 0): raise InputError(f"n_resamples={self.n_resamples!r} is no number of resamples; give 1000, or 0 for p-values from the intervals")
+        if not number(abs(self.n_jobs) if isinstance(self.n_jobs, (int, np.integer)) else self.n_jobs, 1): raise InputError(f"n_jobs={self.n_jobs!r} is no number of processes; give 1, or -1 for all")
         if not number(self.min_group_size, 0): raise InputError(f"min_group_size={self.min_group_size!r} is no number of samples")
         if self.correction not in CORRECTIONS: raise unknown_name("correction", self.correction, CORRECTIONS)
         if isinstance(self.random_state, (int, np.integer)) and self.random_state < 0: raise InputError(f"random_state={self.random_state!r} is negative")
@@ -1068,6 +1069,7 @@ def combine(answers, correction:str=None) -> Uncertainty:
     return _judged({k: pd.concat([getattr(a, k) for a in answers], ignore_index=True) for k in ("intervals", "pairwise", "tests", "gaps")}, Settings(**s).check())
 
 def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
+    if twice := [j.label for i, j in enumerate(jobs) if j.label in {x.label for x in jobs[:i]}]: raise InputError(f"{some(twice, 2)} is asked for twice; call uncertainty() for each, and combine() the answers")
     count = sum(int(np.isfinite(j.estimate.difference(how.alpha)[0]).sum()) for j in jobs)
     shuffled = {j.label: (j.shuffle, j.cols.pairs, j.take) for j in jobs if j.shuffle is not None and how.n_resamples}
     needed = math.ceil(count / how.alpha) if how.correction != "none" and count else 1
@@ -1136,7 +1138,8 @@ def uncertainty(
     if isinstance(tolerance, Mapping): how.tolerance = {metric_parts(m).name: t for m, t in tolerance.items()}
     each = [comparisons] if isinstance(comparisons, Comparison) else list(comparisons)
     if not each or not names: raise InputError("there is nothing to compare: give at least one comparison and one metric")
-    codes = None if clusters is None else cluster_codes(clusters, len(each[0].q.y) + each[0].q.n_dropped)
+    if len(sizes := {len(c.q.y) + c.q.n_dropped for c in each}) > 1: raise InputError(f"the comparisons are about {' and '.join(f'{n:,}' for n in sorted(sizes))} samples; call uncertainty() for each, and combine() the answers")
+    codes = cluster_codes(clusters, sizes.pop())
     return _answer([j for c in each for j in jobs_of(c, dict.fromkeys(names), how, codes)], how, notes)
 
 # %% ../nbs/04_uncertainty.ipynb #c169
