@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..core import InputError, Registry
+from ..core import InputError, Registry, some
 from .baselines import BASELINE_ROWS
 from .core import Encoder, ModelSpec, load, runs_here
 from .hf import HF_ROWS, hf_row
 from .openclip import OPENCLIP_ROWS, open_clip_row
 from .own import OWN_ROWS
+from .promptable import PROMPTABLE_ROWS, SegModel, SegSpec, load_segmenter
+from .sam import SAM_ROWS
+from .sam3d import SAM3D_ROWS
 from .timm import TIMM_ROWS, timm_row
 
 # %% auto #0
-__all__ = ['MODELS', 'SCHEMES', 'find_model', 'load_model', 'models_table']
+__all__ = ['MODELS', 'SEGMENTERS', 'SCHEMES', 'find_model', 'load_model', 'load_promptable', 'models_table']
 
 # %% ../../nbs/29_models.catalog.ipynb #c005
 MODELS = Registry("model", HF_ROWS + OPENCLIP_ROWS + OWN_ROWS + TIMM_ROWS + BASELINE_ROWS)
+SEGMENTERS = Registry("promptable model", SAM_ROWS + SAM3D_ROWS + PROMPTABLE_ROWS)
+_ALL = Registry("model", [*MODELS.values(), *SEGMENTERS.values()])
 
-# %% ../../nbs/29_models.catalog.ipynb #c009
+# %% ../../nbs/29_models.catalog.ipynb #c010
 SCHEMES = {"timm": timm_row, "open_clip": open_clip_row, "hf": hf_row}
 
 def find_model(name:str) -> ModelSpec:
@@ -32,9 +37,9 @@ def find_model(name:str) -> ModelSpec:
     if colon and scheme in SCHEMES:
         if not rest: raise InputError(f"{name} names no model; write {scheme}:NAME")
         return SCHEMES[scheme](rest)
-    return MODELS[name]
+    return _ALL[name]
 
-# %% ../../nbs/29_models.catalog.ipynb #c013
+# %% ../../nbs/29_models.catalog.ipynb #c014
 def load_model(name:str,                      # a row's name or alias, timm:…, open_clip:…, hf:…
                checkpoint=None,               # a file or folder that overrides the weights
                device="cpu",                  # cpu, cuda, mps, auto
@@ -44,14 +49,34 @@ def load_model(name:str,                      # a row's name or alias, timm:…,
                precision:str="auto",          # fp32, bf16; auto is bf16 on CUDA
               ) -> Encoder:
     "The frozen encoder called `name`, with real weights, or an `InputError` that says what is missing and what to do."
-    return load(find_model(name), checkpoint, device, pretrained_root, protocol, norm, precision)
+    spec = find_model(name)
+    if isinstance(spec, SegSpec):
+        raise InputError(f"{spec.name} is a promptable model and gives masks; load it with load_promptable, or use --task seg")
+    return load(spec, checkpoint, device, pretrained_root, protocol, norm, precision)
 
 # %% ../../nbs/29_models.catalog.ipynb #c018
+def load_promptable(name:str,                  # a row's name or alias
+                    checkpoint=None,           # a file or folder that overrides the weights (--sam_ckpt_path)
+                    device="cpu",              # cpu, cuda, mps, auto
+                    pretrained_root="./pretrained",
+                    protocol:str="sound",      # or paper: squashed to the model's size, ImageNet's mean and deviation
+                    precision:str="auto",      # fp32, bf16; auto is bf16 on CUDA
+                    size:int|None=None,        # side of the input in pixels (--img_size)
+                    config:str|None=None,      # the name of SAM 2's configuration (--sam2_model_cfg)
+                   ) -> SegModel:
+    "The promptable model called `name`: set the image or volume once, prompt many times."
+    spec = find_model(name)
+    if not isinstance(spec, SegSpec):
+        raise InputError(f"{spec.name} gives vectors, not masks; promptable models are {some(SEGMENTERS, 20)}")
+    return load_segmenter(spec, checkpoint, device, pretrained_root, protocol, precision, size, config)
+
+# %% ../../nbs/29_models.catalog.ipynb #c022
 def models_table(pretrained_root="./pretrained", rows=None) -> pd.DataFrame:
     "One line per model: what it is, and whether it runs here and why not."
     def line(s):
         runs, remedy = runs_here(s, pretrained_root)
         size = "×".join(map(str, s.preprocess.size)) if s.dims == "3D" else s.preprocess.size
-        return {"name": s.name, "domain": s.domain, "kind": s.kind, "dims": s.dims, "dim": s.dim, "params (M)": s.params, "input": size,
+        gives = "masks" if isinstance(s, SegSpec) else s.dim
+        return {"name": s.name, "domain": s.domain, "kind": s.kind, "dims": s.dims, "dim": gives, "params (M)": s.params, "input": size,
                 "licence": s.licence, "gated": "yes" if s.gated else "", "extra": s.extra, "runs": runs, "what to do": remedy}
-    return pd.DataFrame([line(s) for s in (MODELS.values() if rows is None else rows)])
+    return pd.DataFrame([line(s) for s in (_ALL.values() if rows is None else rows)])

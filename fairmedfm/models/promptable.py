@@ -1,4 +1,4 @@
-"""One contract for every model that is asked with a point, a box or a word: set the image or volume once, prompt many times, arrays in, arrays out.
+"""One contract for every model that is asked with a point, a box or a word: set the image once, prompt many times, arrays in and out.
 
 Docs: https://fairmedfm.github.io/fairmedfm/models.promptable.html.md"""
 
@@ -22,15 +22,16 @@ from torch import nn
 
 from ..core import InputError, Notes, atomic_path, plural, require, some
 from ..data.images import to_uint8
-from .core import (CHANNELS, HALF, IMAGENET, PROTOCOLS, RESIZE, Keys, ModelSpec, Preprocess, Text, Tower, VolumePreprocess, choose_device,
+from .core import (CHANNELS, HALF, IMAGENET, PROTOCOLS, RESIZE, Keys, ModelSpec, Preprocess, Text, Tower, VolumePreprocess,
+                                   choose_device,
                                    choose_precision, load_exactly, locate, lora_layers, read_state, rgb, weights_hash)
 
 # %% auto #0
 __all__ = ['CHOICES', 'BOX', 'GRABCUT', 'REGION_GROWING', 'RULE_ROWS', 'TINY', 'PROMPTABLE_ROWS', 'Frame', 'back', 'onto',
            'Picture', 'published', 'Prompt', 'read_prompt', 'Prediction', 'Embedding', 'SegSpec', 'PromptNet',
-           'SegModel', 'load_segmenter', 'AsItIs', 'RuleNet', 'RuleModel', 'load_rule', 'box_mask', 'distances',
-           'ball_mask', 'box_or_ball', 'grab_cut', 'region_growing', 'TinyEncoder', 'prompt_maps', 'alike',
-           'TinyDecoder', 'TinyNet', 'load_tiny', 'BySlices']
+           'PromptModel', 'low_mask', 'SegModel', 'load_segmenter', 'AsItIs', 'RuleNet', 'RuleModel', 'load_rule',
+           'box_mask', 'distances', 'ball_mask', 'box_or_ball', 'clicked', 'grab_cut', 'region_growing', 'TinyEncoder',
+           'prompt_maps', 'alike', 'TinyDecoder', 'TinyNet', 'load_tiny', 'BySlices']
 
 # %% ../../nbs/26_models.promptable.ipynb #c006
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class Picture(Preprocess):
 # %% ../../nbs/26_models.promptable.ipynb #c019
 def published(p:Picture) -> Picture:
     "The preprocessing of the published segmentation benchmark at this model's size."
-    return replace(p, resize="squash", interpolation="bilinear", antialias=False, norm=IMAGENET, channels="RGB", stretch=False, centre=False, direct=False)
+    return replace(p, resize="squash", interpolation="bilinear", antialias=False, norm=IMAGENET, channels="RGB", stretch=False,
+                   centre=False, direct=False)
 
 # %% ../../nbs/26_models.promptable.ipynb #c023
 class Prompt(NamedTuple):
@@ -128,6 +130,7 @@ class Prompt(NamedTuple):
     def kinds(self) -> tuple[str, ...]:
         return tuple(k for k, v in zip(("point", "box", "text", "mask"), (self.points, self.boxes, self.text, self.mask)) if v is not None)
 
+# %% ../../nbs/26_models.promptable.ipynb #c025
 def _numbers(values, width, what, grid) -> np.ndarray:
     try: a = np.asarray(values, np.float64)
     except (TypeError, ValueError): raise InputError(f"{what} are numbers; {some([values])[:80]} was given") from None
@@ -148,24 +151,28 @@ def read_prompt(grid, points=None, labels=None, boxes=None, text=None, mask=None
     if points is not None:
         labels = np.ones(len(points), int) if labels is None else np.atleast_1d(np.asarray(labels))
         if labels.shape != (len(points),) or not np.isin(labels, (0, 1)).all():
-            raise InputError(f"labels are 1 (object) or 0 (background), one per point; {some(np.ravel(labels).tolist())} was given for {plural(len(points), 'point')}")
+            raise InputError(f"labels are 1 (object) or 0 (background), one per point; {some(np.ravel(labels).tolist())} was given for "
+                             f"{plural(len(points), 'point')}")
     if boxes is not None:
         boxes = _numbers(boxes, 2*k, "boxes", grid)
         wrong = (boxes[:, :k] > boxes[:, k:]).any(1)
-        if wrong.any(): raise InputError(f"boxes: {boxes[wrong][0].tolist()} ends before it begins; the order is {'x y z'[:2*k - 1].replace(' ', ', ')} of the first pixel, then of the last")
+        if wrong.any():
+            raise InputError(f"boxes: {boxes[wrong][0].tolist()} ends before it begins; the order is "
+                             f"{'x y z'[:2*k - 1].replace(' ', ', ')} of the first pixel, then of the last")
         if points is not None and len(boxes) > 1: raise InputError("points go with one box; ask for each box on its own")
-    if text is not None and not (isinstance(text, str) and text.strip()): raise InputError(f"text is one word or phrase, such as 'lung'; {text!r} was given")
+    if text is not None and not (isinstance(text, str) and text.strip()):
+        raise InputError(f"text is one word or phrase, such as 'lung'; {text!r} was given")
     prompt = Prompt(points, labels, boxes, text, None if mask is None else np.asarray(mask))
     if not set(prompt.kinds) - {"mask"}: raise InputError("there is no prompt; give points=, boxes= or text=")
     return prompt
 
-# %% ../../nbs/26_models.promptable.ipynb #c027
+# %% ../../nbs/26_models.promptable.ipynb #c029
 CHOICES = {   # rule: (scores of the candidates, the row's limit) -> the index of the mask, or None
     "best": lambda scores, limit: int(scores.argmax()),
     "single": lambda scores, limit: 0,
     "confidence": lambda scores, limit: int(scores.argmax()) if len(scores) and scores.max() >= limit else None}
 
-# %% ../../nbs/26_models.promptable.ipynb #c031
+# %% ../../nbs/26_models.promptable.ipynb #c033
 class Prediction(NamedTuple):
     "`mask` bool on the image's grid; `score` the model's own (predicted IoU, confidence, or NaN); `logits` at the model's resolution."
     mask: np.ndarray
@@ -194,10 +201,11 @@ class Embedding:
                 facts, arrays = json.loads(f.metadata()["fairmedfm"]), {k: f.get_tensor(k) for k in f.keys()}
             frame = Frame(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts["frame"].items()})
         except InputError: raise
-        except Exception as e: raise InputError(f"{path} is no saved embedding ({type(e).__name__}); remove it, and it is made again") from None
+        except Exception as e:
+            raise InputError(f"{path} is no saved embedding ({type(e).__name__}); remove it, and it is made again") from None
         return cls(arrays, frame, facts["model"], facts["spacing"] and tuple(facts["spacing"]))
 
-# %% ../../nbs/26_models.promptable.ipynb #c035
+# %% ../../nbs/26_models.promptable.ipynb #c037
 @dataclass(frozen=True)
 class SegSpec(ModelSpec):
     "One promptable model: the facts of a `ModelSpec`, the prompts it takes, and how its mask is chosen."
@@ -207,12 +215,13 @@ class SegSpec(ModelSpec):
     untrained: tuple = ()                       # kinds its code takes but it was not trained with
     choice: str = "best"                        # best, single, confidence
     confidence: float = 0.0                     # for a detector: below it nothing was found
+    blend: str = "logits"                       # what is interpolated to the pixels: logits or probabilities
     space: str = "2D"                           # 2D, 3D, 2D/3D
     layout: str = ""                            # the checkpoint's layout, in words
     @property
     def dims(self) -> str: return self.space
 
-# %% ../../nbs/26_models.promptable.ipynb #c038
+# %% ../../nbs/26_models.promptable.ipynb #c040
 class PromptNet(Tower):
     "`embed(images) -> {name: tensor (B, …)}`, `decode(features, …) -> (logits (P, M, …), scores (P, M))`; frozen like every tower."
     encoders: tuple[str, ...] = ("image_encoder",)
@@ -234,9 +243,9 @@ def _part(net, name):
     part = net.get_parameter(name) if name in dict(net.named_parameters()) else net.get_submodule(name)
     return [part] if isinstance(part, nn.Parameter) else list(part.parameters())
 
-# %% ../../nbs/26_models.promptable.ipynb #c041
-class SegModel:
-    "A promptable model for pictures: `set_image(rgb) -> Embedding`, `predict(embedding, points, labels, boxes, text, mask) -> Prediction`."
+# %% ../../nbs/26_models.promptable.ipynb #c043
+class PromptModel:
+    "A promptable network and its row: `.spec .module .transform .device .encoding .fingerprint .lora_targets .notes`."
     def __init__(self, module:PromptNet, device="cpu", precision:str="auto", protocol:str="sound"):
         if protocol not in PROTOCOLS: raise InputError(f"there is no protocol {protocol!r}; choose 'sound' or 'paper'")
         self.device, self.protocol, self.notes = choose_device(device), protocol, Notes()
@@ -245,7 +254,9 @@ class SegModel:
         p = self.spec.preprocess
         self.transform = published(p) if protocol == "paper" and isinstance(p, Picture) else p
         self._known = (None, None)
-    def __repr__(self): return f"{type(self).__name__}({self.spec.name}, {self.spec.dims}, prompts: {', '.join(self.spec.prompts)}, {self.device}, {self.precision})"
+    def __repr__(self):
+        s = self.spec
+        return f"{type(self).__name__}({s.name}, {s.dims}, prompts: {', '.join(s.prompts)}, {self.device}, {self.precision})"
     def _run(self, f, *args):
         with torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext(): return f(*args)
     @property
@@ -254,89 +265,101 @@ class SegModel:
         stamp = tuple((t.data_ptr(), t._version) for t in self.module.state_dict().values())
         if stamp != self._known[0]:
             held = nn.ParameterList(p for name in self.module.encoders for p in _part(self.module, name))
-            how = [self.spec.name, type(self.transform).__name__, asdict(self.transform), self.precision, {k: getattr(v, "__qualname__", repr(v)) for k, v in self.spec.kwargs.items()}]
+            how = [self.spec.name, type(self.transform).__name__, asdict(self.transform), self.precision,
+                   {k: getattr(v, "__qualname__", repr(v)) for k, v in self.spec.kwargs.items()}]
             self._known = stamp, hashlib.sha256((weights_hash(held) + _buffers(self.module) + json.dumps(how)).encode()).hexdigest()
         return self._known[1]
     @property
     def fingerprint(self) -> str:
         "SHA-256 of all that decides a prediction: the embedding's fingerprint, the decoder's weights, the rule."
-        return hashlib.sha256((self.encoding + weights_hash(self.module) + self.spec.choice + str(self.spec.confidence)).encode()).hexdigest()
+        rule = f"{self.spec.choice} {self.spec.confidence}"
+        return hashlib.sha256((self.encoding + weights_hash(self.module) + rule).encode()).hexdigest()
     @property
     def lora_targets(self) -> list[str]:
         "Full names of the layers of the image encoder that LoRA adapts."
         found = lora_layers(self.module, self.spec.lora)
         if not found: raise InputError(f"{self.spec.name} names no layers for LoRA; fine-tune its decoder instead")
         return found
-    def features(self, images) -> tuple[dict, list[Frame]]:
-        "The named tensors (B, …) of a list of images, and their frames; differentiable."
-        images = [self._picture(im) for im in images]
-        batch = torch.stack([self.transform(im) for im in images]).to(self.device)
-        return {k: v.float() for k, v in self._run(self.module.embed, batch).items()}, [self.transform.frame(im.size[::-1]) for im in images]
-    def _picture(self, image):
-        if np.ndim(image) == 3 and np.shape(image)[2] not in (1, 3, 4):
-            raise InputError(f"{self.spec.name} sees pictures, not a volume of shape {np.shape(image)}; go slice by slice with BySlices(model)")
-        return rgb(image)
-    @torch.no_grad()
-    def set_images(self, images, spacing=None) -> list[Embedding]:
-        "Encode a batch; the same numbers as one by one (up to the rounding of the hardware)."
-        features, frames = self.features(images)
-        held = {k: v.cpu().numpy() for k, v in features.items()}
-        return [Embedding({k: v[i] for k, v in held.items()}, f, self.encoding, spacing) for i, f in enumerate(frames)]
-    def set_image(self, image, spacing=None) -> Embedding:
-        "Encode one RGB image: PIL, or uint8 of shape (H, W) or (H, W, 3)."
-        return self.set_images([image], spacing)[0]
-    def prompt(self, embedding:Embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prompt:
-        "The checked prompt; an error if the embedding is another encoder's or the model does not take such prompts."
-        if embedding.model != self.encoding:
-            raise InputError(f"this embedding was not made by {self.spec.name} with these weights and this preprocessing; call set_image again")
-        prompt = read_prompt(embedding.frame.grid, points, labels, boxes, text, mask)
-        for kind in prompt.kinds:
-            if kind in self.spec.prompts: continue
-            if kind not in self.spec.untrained or self.protocol != "paper":
-                raise InputError(f"{self.spec.name} takes {' and '.join(k for k in self.spec.prompts if k != 'mask')} prompts; it was not trained with a {kind}")
-            self.notes.add(f"{self.spec.name} was not trained with {kind} prompts; the published protocol gives them all the same")
-        return prompt
-    def decode(self, embedding:Embedding, prompt:Prompt):
-        "Logits (P, M, …) and scores (P, M) for P boxes (or one set of points); differentiable in the decoder."
-        features = {k: torch.as_tensor(v).to(self.device)[None] for k, v in embedding.arrays.items()}
-        return self.answer(features, embedding.frame, prompt)
-    def answer(self, features:dict, frame:Frame, prompt:Prompt):
-        "The same for features (1, …) that carry gradients."
-        def put(v, dtype=torch.float32): return None if v is None else torch.as_tensor(np.ascontiguousarray(v)).to(self.device, dtype)
-        points = None if prompt.points is None else put(frame.points(prompt.points))[None]
-        labels = None if prompt.labels is None else put(prompt.labels, torch.long)[None]
-        boxes = None if prompt.boxes is None else put(frame.boxes(prompt.boxes))
-        mask = None if prompt.mask is None else put(self._mask(frame, prompt.mask))[None, None]
-        logits, scores = self._run(lambda: self.module.decode(features, points, labels, boxes, prompt.text, mask))
-        return logits.float(), scores.float()
-    def _mask(self, frame, mask):
-        "A mask prompt as logits on the model's grid: logits of an earlier answer as they are, a mask of the image brought there."
-        size = self.module.mask_size()
-        if mask.shape == size and mask.dtype != bool: return mask.astype(np.float32)
-        if mask.shape != frame.grid: raise InputError(f"a mask prompt has the shape of the image, {frame.grid}, or of the logits, {size}; not {mask.shape}")
-        return onto(frame, np.where(mask, 10., -10.) if mask.dtype == bool else mask, size, -10).numpy()
-    @torch.no_grad()
-    def predict(self, embedding:Embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
-        "The mask for points (N, 2) with labels, one box (4,) or several (P, 4), a text, an earlier mask; pixels of the image, x before y."
-        prompt = self.prompt(embedding, points, labels, boxes, text, mask)
-        logits, scores = self.decode(embedding, prompt)
-        return self.choose(embedding, prompt, logits, scores)
-    def choose(self, embedding, prompt, logits, scores) -> Prediction:
-        "One mask out of the candidates, on the image's grid; the union over several boxes."
-        rule, none = CHOICES[self.module.rule(prompt.kinds)], torch.full(logits.shape[2:], -torch.inf, device=logits.device)
-        picked = [rule(s, self.spec.confidence) for s in scores]
-        low = torch.stack([none if i is None else l[i] for l, i in zip(logits, picked)]).amax(0).cpu()
-        score = np.mean([float(s.max()) if i is None else float(s[i]) for s, i in zip(scores, picked)]) if scores.shape[1] else np.nan
-        empty = all(i is None for i in picked)
-        mask = np.zeros(embedding.frame.grid, bool) if empty else (back(embedding.frame, low.nan_to_num(neginf=-1e4)[None])[0] > 0).numpy()
-        return Prediction(mask, float(score), low.numpy())
 
 def _buffers(module) -> str:
     h = hashlib.sha256()
     for name, t in module.named_buffers(): h.update(name.encode() + t.detach().cpu().contiguous().numpy().tobytes())
     return h.hexdigest()
 
+# %% ../../nbs/26_models.promptable.ipynb #c047
+def low_mask(frame:Frame, mask:np.ndarray, size) -> np.ndarray:
+    "A mask prompt as logits on the model's grid: logits of an earlier answer as they are, a mask of the image brought there."
+    if mask.shape == size and mask.dtype != bool: return mask.astype(np.float32)
+    if mask.shape != frame.grid:
+        raise InputError(f"a mask prompt has the shape of the image, {frame.grid}, or of the logits, {size}; not {mask.shape}")
+    return onto(frame, np.where(mask, 10., -10.) if mask.dtype == bool else mask, size, -10).numpy()
+
 # %% ../../nbs/26_models.promptable.ipynb #c051
+class SegModel(PromptModel):
+    "A promptable model for pictures: `set_image(rgb) -> Embedding`, `predict(embedding, points, labels, boxes, text, mask) -> Prediction`."
+    def set_image(self, image, spacing=None) -> Embedding:
+        "Encode one RGB image: PIL, or uint8 of shape (H, W) or (H, W, 3)."
+        return self.set_images([image], spacing)[0]
+    @torch.no_grad()
+    def set_images(self, images, spacing=None) -> list[Embedding]:
+        "Encode a batch; the same numbers as one by one (up to the rounding of the hardware)."
+        features, frames = self.features(images)
+        held = {k: v.cpu().numpy() for k, v in features.items()}
+        return [Embedding({k: v[i] for k, v in held.items()}, f, self.encoding, spacing) for i, f in enumerate(frames)]
+    def features(self, images) -> tuple[dict, list[Frame]]:
+        "The named tensors (B, …) of a list of images, and their frames; differentiable."
+        images = [_one_picture(im, self.spec.name) for im in images]
+        batch = torch.stack([self.transform(im) for im in images]).to(self.device)
+        made = {k: v.float() for k, v in self._run(self.module.embed, batch).items()}
+        return made, [self.transform.frame(im.size[::-1]) for im in images]
+    def prompt(self, embedding:Embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prompt:
+        "The checked prompt; an error if the embedding is another encoder's or the model does not take such prompts."
+        s = self.spec
+        if embedding.model != self.encoding:
+            raise InputError(f"this embedding was not made by {s.name} with these weights and this preprocessing; call set_image again")
+        prompt = read_prompt(embedding.frame.grid, points, labels, boxes, text, mask)
+        for kind in (k for k in prompt.kinds if k not in s.prompts):
+            takes = " and ".join(k for k in s.prompts if k != "mask")
+            if kind not in s.untrained or self.protocol != "paper":
+                raise InputError(f"{s.name} takes {takes} prompts; it was not trained with a {kind}")
+            self.notes.add(f"{s.name} was not trained with {kind} prompts; the published protocol gives them all the same")
+        return prompt
+    def decode(self, embedding:Embedding, prompt:Prompt):
+        "Logits (P, M, …) and scores (P, M) for P boxes (or one set of points); differentiable in the decoder."
+        return self.answer({k: torch.as_tensor(v).to(self.device)[None] for k, v in embedding.arrays.items()}, embedding.frame, prompt)
+    def answer(self, features:dict, frame:Frame, prompt:Prompt):
+        "The same for features (1, …) that carry gradients."
+        def put(v, dtype=torch.float32): return None if v is None else torch.as_tensor(np.ascontiguousarray(v)).to(self.device, dtype)
+        points = None if prompt.points is None else put(frame.points(prompt.points))[None]
+        labels = None if prompt.labels is None else put(prompt.labels, torch.long)[None]
+        boxes = None if prompt.boxes is None else put(frame.boxes(prompt.boxes))
+        mask = None if prompt.mask is None else put(low_mask(frame, prompt.mask, self.module.mask_size()))[None, None]
+        logits, scores = self._run(lambda: self.module.decode(features, points, labels, boxes, prompt.text, mask))
+        return logits.float(), scores.float()
+    def choose(self, embedding, prompt, logits, scores) -> Prediction:
+        "One mask out of the candidates, on the image's grid; the union over several boxes."
+        rule, none = CHOICES[self.module.rule(prompt.kinds)], torch.full(logits.shape[2:], -torch.inf, device=logits.device)
+        picked = [rule(s, self.spec.confidence) for s in scores]
+        low = torch.stack([none if i is None else l[i] for l, i in zip(logits, picked)]).amax(0).cpu()
+        sure = [float(s.max()) if i is None else float(s[i]) for s, i in zip(scores, picked) if len(s)]
+        found = any(i is not None for i in picked)
+        level = low.nan_to_num(neginf=-1e4) if self.spec.blend == "logits" else low.sigmoid() - .5
+        mask = (back(embedding.frame, level[None])[0] > 0).numpy() if found else np.zeros(embedding.frame.grid, bool)
+        return Prediction(mask, float(np.mean(sure)) if sure else float("nan"), low.numpy())
+    @torch.no_grad()
+    def predict(self, embedding:Embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
+        "The mask for points (N, 2) with labels, one box (4,) or several (P, 4), a text, an earlier mask; pixels of the image, x before y."
+        prompt = self.prompt(embedding, points, labels, boxes, text, mask)
+        return self.choose(embedding, prompt, *self.decode(embedding, prompt))
+
+def _one_picture(image, name):
+    if np.ndim(image) == 3 and np.shape(image)[2] not in (1, 3, 4):
+        raise InputError(f"{name} sees pictures, not a volume of shape {np.shape(image)}; go slice by slice with BySlices(model)")
+    return rgb(image)
+
+PromptNet.model_class = SegModel
+
+# %% ../../nbs/26_models.promptable.ipynb #c060
 def load_segmenter(spec:SegSpec,              # the row
                    checkpoint=None,           # a file or folder that overrides the weights (--sam_ckpt_path)
                    device="cpu",              # cpu, cuda, mps, auto
@@ -351,17 +374,20 @@ def load_segmenter(spec:SegSpec,              # the row
     device = choose_device(device)
     path = locate(spec, checkpoint, pretrained_root)
     if size and size != spec.preprocess.size:
-        if not isinstance(spec.preprocess, Picture) or size % 32 or size < 64: raise InputError(f"{spec.name} cannot be built for an input of {size} pixels; leave the size away (its own is {spec.preprocess.size})")
+        if not isinstance(spec.preprocess, Picture) or size % 32 or size < 64:
+            raise InputError(f"{spec.name} cannot be built for an input of {size} pixels; leave the size away (its own is "
+                             f"{spec.preprocess.size})")
         spec = replace(spec, preprocess=replace(spec.preprocess, size=size))
     if config:
-        if "config" not in spec.kwargs: raise InputError(f"{spec.name} has no configuration to choose; leave {config} (--sam2_model_cfg) away")
+        if "config" not in spec.kwargs:
+            raise InputError(f"{spec.name} has no configuration to choose; leave {config} (--sam2_model_cfg) away")
         spec = replace(spec, kwargs={**spec.kwargs, "config": config})
     with torch.random.fork_rng(devices=[]): module = spec.loader(spec, path)
     return module.model_class(module, device, precision, protocol)
 
 PromptNet.model_class = SegModel
 
-# %% ../../nbs/26_models.promptable.ipynb #c055
+# %% ../../nbs/26_models.promptable.ipynb #c064
 @dataclass(frozen=True)
 class AsItIs:
     "No preprocessing: the rule sees the pixels."
@@ -381,7 +407,8 @@ class RuleModel(SegModel):
         array = np.asarray(image)
         volume = array.ndim == 3 and array.shape[2] not in (1, 3, 4)
         array = array if volume else np.array(rgb(image))
-        return Embedding({"image": array}, self.transform.frame(array.shape if volume else array.shape[:2]), self.encoding, spacing and tuple(map(float, spacing)))
+        return Embedding({"image": array}, self.transform.frame(array.shape if volume else array.shape[:2]), self.encoding,
+                         spacing and tuple(map(float, spacing)))
     def predict(self, embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
         prompt = self.prompt(embedding, points, labels, boxes, text, mask)
         image, grid = embedding.arrays["image"], embedding.frame.grid
@@ -396,7 +423,7 @@ def load_rule(spec:SegSpec, path) -> RuleNet:
     "A model without weights: its rule."
     return RuleNet(spec)
 
-# %% ../../nbs/26_models.promptable.ipynb #c056
+# %% ../../nbs/26_models.promptable.ipynb #c065
 def box_mask(grid, box) -> np.ndarray:
     "The pixels whose centre lies in the box, both ends included."
     k, out = len(grid), np.zeros(grid, bool)
@@ -417,15 +444,27 @@ def ball_mask(grid, points, labels, spacing, share:float=.1) -> np.ndarray:
     return (own <= radius) & (own < other)
 
 def box_or_ball(image, grid, prompt:Prompt, spacing) -> np.ndarray:
-    "The box itself; or the ball around each point."
-    return ball_mask(grid, prompt.points, prompt.labels, spacing) if prompt.boxes is None else box_mask(grid, prompt.boxes[0])
+    "The box itself, or the ball around each point; with both the box, and a small ball of each point put in or left out."
+    if prompt.boxes is None: return ball_mask(grid, prompt.points, prompt.labels, spacing)
+    box, own, other = box_mask(grid, prompt.boxes[0]), *clicked(grid, prompt, spacing)
+    return (box | own) & ~other
 
-_RULE = dict(loader=load_rule, kind="classical", domain="none", dim=None, params=0.0, licence="none needed", weights=False, preprocess=AsItIs(),
+def clicked(grid, prompt:Prompt, spacing, share:float=.03) -> tuple[np.ndarray, np.ndarray]:
+    "What lies close to the object points, and close to the background points; never less than the pixel itself."
+    out = [np.zeros(grid, bool), np.zeros(grid, bool)]
+    for label, mask in zip((1, 0), out):
+        at = [] if prompt.points is None else prompt.points[prompt.labels == label]
+        if len(at): mask |= ball_mask(grid, at, np.ones(len(at)), spacing, share)
+        for p in at: mask[tuple(np.clip(np.rint(p[::-1]).astype(int), 0, np.array(grid) - 1))] = True
+    return out[0] & ~out[1], out[1]
+
+_RULE = dict(loader=load_rule, kind="classical", domain="none", dim=None, params=0.0, licence="none needed", weights=False,
+             preprocess=AsItIs(),
              prompts=("point", "box"), choice="single", space="2D/3D", checked="no weights", layout="no file")
 
 BOX = SegSpec("Box", kwargs=dict(rule=box_or_ball), note="the box itself, or a ball around the point", **_RULE)
 
-# %% ../../nbs/26_models.promptable.ipynb #c060
+# %% ../../nbs/26_models.promptable.ipynb #c069
 def _cut(picture, sure, maybe) -> np.ndarray:
     "GrabCut on (H, W, 3): `sure` is object, `maybe` may be, the rest is background."
     cv2 = require("cv2", "seg", why="GrabCut")
@@ -437,53 +476,53 @@ def _cut(picture, sure, maybe) -> np.ndarray:
     seeds[shrunk(sure.astype(np.uint8), cv2.INTER_NEAREST) == 1] = cv2.GC_FGD
     if not np.isin(seeds, (1, 3)).any() or not np.isin(seeds, (0, 2)).any(): return maybe
     cv2.setRNGSeed(0)
-    cv2.grabCut(np.ascontiguousarray(shrunk(picture[..., ::-1], cv2.INTER_AREA)), seeds, None, np.zeros((1, 65)), np.zeros((1, 65)), 5, cv2.GC_INIT_WITH_MASK)
+    cv2.grabCut(np.ascontiguousarray(shrunk(picture[..., ::-1], cv2.INTER_AREA)), seeds, None, np.zeros((1, 65)), np.zeros((1, 65)), 5,
+                cv2.GC_INIT_WITH_MASK)
     found = np.isin(seeds, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.uint8)
     return cv2.resize(found, maybe.shape[::-1], interpolation=cv2.INTER_NEAREST).astype(bool)
 
+# %% ../../nbs/26_models.promptable.ipynb #c071
 def grab_cut(image, grid, prompt:Prompt, spacing) -> np.ndarray:
     "GrabCut inside the box, or around the points."
-    if prompt.boxes is not None: maybe, sure = box_mask(grid, prompt.boxes[0]), np.zeros(grid, bool)
-    else: maybe, sure = (ball_mask(grid, prompt.points, prompt.labels, spacing, s) for s in (.3, .05))
+    sure, never = clicked(grid, prompt, spacing)
+    maybe = ball_mask(grid, prompt.points, prompt.labels, spacing, .3) if prompt.boxes is None else box_mask(grid, prompt.boxes[0])
+    maybe = (maybe | sure) & ~never
     if len(grid) == 2: return _cut(image, sure, maybe)
     grey = np.repeat((image if image.dtype == np.uint8 else to_uint8(image))[..., None], 3, -1)
     out = np.zeros(grid, bool)
     for z in np.flatnonzero(maybe.any((1, 2))): out[z] = _cut(grey[z], sure[z], maybe[z])
     return out
 
-GRABCUT = SegSpec("GrabCut", kwargs=dict(rule=grab_cut), packages=("cv2",), note="OpenCV's graph cut of colours inside and outside the box", **_RULE)
+GRABCUT = SegSpec("GrabCut", kwargs=dict(rule=grab_cut), packages=("cv2",), note="OpenCV's graph cut of colours inside and outside the box",
+                  **_RULE)
 
-# %% ../../nbs/26_models.promptable.ipynb #c062
+# %% ../../nbs/26_models.promptable.ipynb #c073
 def region_growing(image, grid, prompt:Prompt, spacing) -> np.ndarray:
     "The connected region of similar grey around the point, or around the middle of the box and within it."
     nd = require("scipy.ndimage", "seg", why="region growing")
     grey = nd.gaussian_filter((image if len(grid) == image.ndim else image.mean(-1)).astype(np.float32), 1)
-    limit = np.ones(grid, bool) if prompt.boxes is None else box_mask(grid, prompt.boxes[0])
-    if prompt.points is None:
-        k = len(grid)
-        middle, side = (prompt.boxes[0][:k] + prompt.boxes[0][k:])/2, (prompt.boxes[0][k:] - prompt.boxes[0][:k] + 1)
-        seed = box_mask(grid, np.concatenate([middle - side/8, middle + side/8]))
-    else: seed = ball_mask(grid, prompt.points, prompt.labels, spacing, .03) | _nearest(grid, prompt.points[prompt.labels == 1])
-    if prompt.points is not None and (prompt.labels == 0).any(): limit = limit & ~_nearest(grid, prompt.points[prompt.labels == 0])
-    region = seed & limit
+    own, never = clicked(grid, prompt, spacing)
+    limit = (np.ones(grid, bool) if prompt.boxes is None else box_mask(grid, prompt.boxes[0])) & ~never
+    seed = (own if own.any() or prompt.boxes is None else _middle(grid, prompt.boxes[0])) & limit
+    region = seed
     for _ in range(3):
         if not region.any(): break
         mean, reach = grey[region].mean(), max(2.5*grey[region].std(), .08*float(np.ptp(grey)))
         parts, _ = nd.label((np.abs(grey - mean) <= reach) & limit)
-        region = np.isin(parts, np.setdiff1d(parts[seed & limit], 0))
+        region = np.isin(parts, np.setdiff1d(parts[seed], 0))
     return nd.binary_fill_holes(region) & limit
 
-def _nearest(grid, points):
-    out = np.zeros(grid, bool)
-    for p in points: out[tuple(np.clip(np.rint(p[::-1]).astype(int), 0, np.array(grid) - 1))] = True
-    return out
+def _middle(grid, box):
+    low, high = box[:len(grid)], box[len(grid):]
+    middle, reach = (low + high)/2, (high - low + 1)/8
+    return box_mask(grid, np.concatenate([middle - reach, middle + reach]))
 
 REGION_GROWING = SegSpec("RegionGrowing", kwargs=dict(rule=region_growing), aliases=("Region-Growing",), packages=("scipy",),
                          note="connected pixels of similar grey, in the box or around the point", **_RULE)
 
 RULE_ROWS = (BOX, GRABCUT, REGION_GROWING)
 
-# %% ../../nbs/26_models.promptable.ipynb #c069
+# %% ../../nbs/26_models.promptable.ipynb #c080
 def _block(i, o, stride=1, dilation=1):
     return nn.Sequential(nn.Conv2d(i, o, 3, stride, dilation, dilation, bias=False), nn.GroupNorm(8, o), nn.ReLU())
 
@@ -499,7 +538,7 @@ class TinyEncoder(nn.Module):
         middle = self.middle(fine)
         return {"fine": fine, "middle": middle, "coarse": self.coarse(middle)}
 
-# %% ../../nbs/26_models.promptable.ipynb #c071
+# %% ../../nbs/26_models.promptable.ipynb #c082
 def prompt_maps(size:int, stride:int, points=None, labels=None, boxes=None, mask=None, like=None) -> torch.Tensor:
     "(P, 8, size, size): object points near and wide, background points near and wide, box, is there a box, last answer, is there one."
     some_prompt = next(v for v in (points, boxes, mask) if v is not None)
@@ -511,19 +550,22 @@ def prompt_maps(size:int, stride:int, points=None, labels=None, boxes=None, mask
             near = torch.exp(-square/(2*(width*stride)**2))*(labels == label)[..., None, None]
             maps[:, k] = near.amax(1)
     if boxes is not None:
-        def within(low, high): return ((at + stride/2 - low[:, None]).clamp(0, stride) - (at + stride/2 - high[:, None]).clamp(0, stride))/stride
+        def within(low, high): return ((at + stride/2 - low[:, None]).clamp(0,
+                                                                            stride) - (at
+                                                                                       + stride/2 - high[:, None]).clamp(0, stride))/stride
         across, down = within(boxes[:, 0] - .5, boxes[:, 2] + .5), within(boxes[:, 1] - .5, boxes[:, 3] + .5)
         maps[:, 4], maps[:, 5] = down[:, :, None]*across[:, None, :], 1
     if mask is not None: maps[:, 6], maps[:, 7] = mask[:, 0].sigmoid(), 1
     return maps
 
-# %% ../../nbs/26_models.promptable.ipynb #c074
+# %% ../../nbs/26_models.promptable.ipynb #c085
 def alike(features, where) -> torch.Tensor:
     "(P, 1, h, w): the cosine of each place's features (centred) with their mean over `where` (P, 1, h, w); 0 if `where` is empty."
     f = F.normalize(features - features.mean((2, 3), keepdim=True), dim=1)
     mean = (f*where).sum((2, 3), keepdim=True)/where.sum((2, 3), keepdim=True).clamp(min=1e-4)
     return (f*F.normalize(mean, dim=1)).sum(1, keepdim=True)
 
+# %% ../../nbs/26_models.promptable.ipynb #c087
 class TinyDecoder(nn.Module):
     "The encoder's maps and the prompt's maps → logits (P, 1, S/2, S/2) and the predicted IoU (P, 1)."
     def __init__(self, prompts=10):
@@ -547,6 +589,7 @@ class TinyDecoder(nn.Module):
         pooled = [(x*w).sum((2, 3))/w.sum((2, 3)).clamp(min=1e-4) for w in (inside, 1 - inside)]
         return logits, self.quality(torch.cat([*pooled, inside.mean((2, 3))], 1).detach()).sigmoid()
 
+# %% ../../nbs/26_models.promptable.ipynb #c089
 class TinyNet(PromptNet):
     "The two together, behind the contract."
     encoders = ("image_encoder",)
@@ -563,15 +606,18 @@ def load_tiny(spec:SegSpec, path) -> TinyNet:
     "The small network with the weights at `path`."
     return load_exactly(TinyNet(spec), read_state(spec, path), where=f"{spec.name} ({path.name})")
 
-TINY = SegSpec("TinySegmenter", load_tiny, "promptable", "phantoms and made-up shapes", None, 0.5, "Apache-2.0", aliases=("TinyPrompt", "Tiny-Segmenter"),
+TINY = SegSpec("TinySegmenter", load_tiny, "promptable", "phantoms and made-up shapes", None, 0.5, "Apache-2.0",
+               aliases=("TinyPrompt", "Tiny-Segmenter"),
                packaged="fairmedfm:weights/tinysegmenter/model.safetensors", packages=("safetensors",), files=("model.safetensors",),
                preprocess=Picture(128, norm=HALF), choice="single", lora=(r"image_encoder\..*\.0",), checked="real weights",
-               layout="image_encoder.*, mask_decoder.* (safetensors, half precision)", note="for tests and tutorials: it has never seen a patient")
+               layout="image_encoder.*, mask_decoder.* (safetensors, half precision)",
+               note="for tests and tutorials: it has never seen a patient")
 
-# %% ../../nbs/26_models.promptable.ipynb #c084
+# %% ../../nbs/26_models.promptable.ipynb #c099
 class BySlices:
-    "A model for pictures behind the contract for volumes: `set_image(volume) -> Embedding`, `predict(embedding, …) -> Prediction` in three dimensions."
-    def __init__(self, model:SegModel, window=None, percentiles=(.5, 99.5)): self.model, self.window, self.percentiles = model, window, percentiles
+    "A model for pictures behind the contract for volumes: `set_image(volume)`, `predict(embedding, …)` in three dimensions."
+    def __init__(self, model:SegModel, window=None, percentiles=(.5, 99.5)):
+        self.model, self.window, self.percentiles = model, window, percentiles
     def __repr__(self): return f"BySlices({self.model})"
     def __getattr__(self, name): return getattr(self.__dict__["model"], name)          # spec, encoding, fingerprint, notes, …
     def set_image(self, image, spacing=None) -> Embedding:
@@ -580,7 +626,8 @@ class BySlices:
         if array.ndim not in (3, 4): raise InputError(f"a volume has the shape (D, H, W), or (D, H, W, 3) in colour; not {array.shape}")
         array = array if array.dtype == np.uint8 else to_uint8(array, self.window, self.percentiles)
         grid = array.shape[:3]
-        return Embedding({"volume": array}, Frame(grid, grid, (1.,)*3, (0,)*3), self.model.encoding, spacing if spacing is not None else getattr(image, "spacing", None))
+        return Embedding({"volume": array}, Frame(grid, grid, (1.,)*3, (0,)*3), self.model.encoding,
+                         spacing if spacing is not None else getattr(image, "spacing", None))
     def slice(self, e:Embedding, z:int) -> Embedding:
         "The embedding of one slice, made if it is not there."
         names = [k for k in e.arrays if k.startswith(f"slice {z} ")]
@@ -591,16 +638,19 @@ class BySlices:
             return made
         return Embedding({k.split(" ", 2)[2]: e.arrays[k] for k in names}, frame, e.model)
     def predict(self, embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
-        "The mask of the volume for points x, y, z with labels, one box or several, or a text; the score is the mean over the slices found, by area."
+        "The mask for points x, y, z with labels, one box or several, or a text; the score is the mean over the slices, by area."
         prompt = read_prompt(embedding.frame.grid, points, labels, boxes, text, mask)
         if prompt.mask is not None: raise InputError("slice by slice there are no mask prompts; give points, boxes or a text")
+        if prompt.points is not None and prompt.boxes is not None:
+            raise InputError("slice by slice it is points or boxes, not both; a box already says where the object is in every slice")
         out, scores = np.zeros(embedding.frame.grid, bool), []
         def ask(z, **p):
             answer = self.model.predict(self.slice(embedding, z), **p)
             if answer.mask.any(): scores.append((answer.score, answer.mask.sum()))
             return answer.mask
         for box in () if prompt.boxes is None else prompt.boxes:
-            for z in range(int(np.ceil(box[2] - .5)), int(np.floor(box[5] + .5)) + 1): out[z] |= ask(z, boxes=box[[0, 1, 3, 4]])
+            for z in range(int(np.ceil(box[2] - .5)), int(np.floor(box[5] + .5)) + 1):
+                out[z] |= ask(z, boxes=box[[0, 1, 3, 4]], text=prompt.text)
         if prompt.boxes is None and prompt.points is not None: self._from_points(embedding, prompt, ask, out)
         if prompt.kinds == ("text",):
             for z in range(len(out)): out[z] = ask(z, text=prompt.text)
@@ -610,14 +660,15 @@ class BySlices:
     def _from_points(self, e, prompt, ask, out):
         where = np.rint(prompt.points[:, 2]).astype(int)
         asked = sorted(set(where[prompt.labels == 1].tolist()))
-        for z in asked: out[z] = ask(z, points=prompt.points[where == z, :2], labels=prompt.labels[where == z])
+        for z in asked: out[z] = ask(z, points=prompt.points[where == z, :2], labels=prompt.labels[where == z], text=prompt.text)
         for z, step in ((z, s) for z in asked for s in (1, -1)):
             before, z = out[z], z + step
             while 0 <= z < len(out) and z not in asked and before.any() and not out[z].any():
                 at = np.argwhere(before)[:, ::-1]
-                found = ask(z, **(dict(boxes=np.r_[at.min(0), at.max(0)]) if "box" in self.model.spec.prompts else dict(points=at[len(at)//2])))
+                found = ask(z, **(dict(boxes=np.r_[at.min(0), at.max(0)]) if "box" in self.model.spec.prompts
+                                  else dict(points=at[len(at)//2])))
                 if (found & before).sum() < .5*before.sum(): break
                 out[z], before, z = found, found, z + step
 
-# %% ../../nbs/26_models.promptable.ipynb #c088
+# %% ../../nbs/26_models.promptable.ipynb #c103
 PROMPTABLE_ROWS = (*RULE_ROWS, TINY)

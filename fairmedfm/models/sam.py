@@ -22,11 +22,11 @@ from .hf import Tokens
 from .promptable import Picture, PromptNet, SegSpec
 
 # %% auto #0
-__all__ = ['SAM2_CONFIGS', 'VISUAL', 'SAM1_ROWS', 'TINYVIT_ROWS', 'SAM23_ROWS', 'SAM_ROWS', 'SamNet', 'vit_shape', 'build_vit',
-           'resample_positions', 'renamed', 'sam_state', 'other_model', 'load_sam', 'TinyVitEncoder', 'tinyvit_shape',
-           'load_tinyvit_sam', 'Adapter', 'WithAdapter', 'load_sammed2d', 'one_table', 'sam2_state', 'hiera_config',
-           'check_config', 'beside', 'sized2', 'Sam2Net', 'load_sam2', 'Sam3Net', 'cut_in_three', 'sam3_state',
-           'load_sam3']
+__all__ = ['SAM2_CONFIGS', 'VISUAL', 'CHECKED', 'SAM1_ROWS', 'TINYVIT_ROWS', 'SAM23_ROWS', 'SAM_ROWS', 'SamNet', 'vit_shape',
+           'build_vit', 'resample_positions', 'renamed', 'sam_state', 'other_model', 'load_sam', 'TinyVitEncoder',
+           'tinyvit_shape', 'load_tinyvit_sam', 'Adapter', 'WithAdapter', 'load_sammed2d', 'one_table', 'sam2_state',
+           'hiera_config', 'check_config', 'beside', 'sized2', 'Sam2Net', 'load_sam2', 'Sam3Net', 'cut_in_three',
+           'sam3_state', 'load_sam3']
 
 # %% ../../nbs/27_models.sam.ipynb #c006
 class SamNet(PromptNet):
@@ -38,11 +38,13 @@ class SamNet(PromptNet):
         self.image_encoder = image_encoder
         self.prompt_encoder = sam.PromptEncoder(embed_dim=width, image_embedding_size=grid, input_image_size=(size, size), mask_in_chans=16)
         transformer = sam.TwoWayTransformer(depth=2, embedding_dim=width, num_heads=8, mlp_dim=mlp)
-        self.mask_decoder = sam.MaskDecoder(transformer_dim=width, transformer=transformer, num_multimask_outputs=3, iou_head_depth=3, iou_head_hidden_dim=hidden)
+        self.mask_decoder = sam.MaskDecoder(transformer_dim=width, transformer=transformer, num_multimask_outputs=3, iou_head_depth=3,
+                                            iou_head_hidden_dim=hidden)
     def embed(self, images): return {"image": self.image_encoder(images)}
     def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None):
         sparse, dense = self.prompt_encoder(points=None if points is None else (points, labels), boxes=boxes, masks=mask)
-        return self.mask_decoder(image_embeddings=features["image"], image_pe=self.prompt_encoder.get_dense_pe(), sparse_prompt_embeddings=sparse,
+        return self.mask_decoder(image_embeddings=features["image"], image_pe=self.prompt_encoder.get_dense_pe(),
+                                 sparse_prompt_embeddings=sparse,
                                  dense_prompt_embeddings=dense, multimask_output=self.spec.choice == "best")
 
 # %% ../../nbs/27_models.sam.ipynb #c010
@@ -85,14 +87,20 @@ def renamed(state:dict, rules) -> dict:
     return out
 
 _FROM_HF = (
-    (r"^vision_encoder\.", "image_encoder."), (r"^image_encoder\.layers\.", "image_encoder.blocks."), (r"patch_embed\.projection\.", "patch_embed.proj."),
+    (r"^vision_encoder\.", "image_encoder."), (r"^image_encoder\.layers\.", "image_encoder.blocks."),
+            (r"patch_embed\.projection\.", "patch_embed.proj."),
     (r"neck\.conv1\.", "neck.0."), (r"neck\.layer_norm1\.", "neck.1."), (r"neck\.conv2\.", "neck.2."), (r"neck\.layer_norm2\.", "neck.3."),
-    (r"^shared_image_embedding\.|^prompt_encoder\.shared_embedding\.", "prompt_encoder.pe_layer."), (r"pe_layer\.positional_embedding$", "pe_layer.positional_encoding_gaussian_matrix"),
-    (r"\.point_embed\.(\d)", r".point_embeddings.\1"), (r"mask_embed\.conv1\.", "mask_downscaling.0."), (r"mask_embed\.layer_norm1\.", "mask_downscaling.1."),
-    (r"mask_embed\.conv2\.", "mask_downscaling.3."), (r"mask_embed\.layer_norm2\.", "mask_downscaling.4."), (r"mask_embed\.conv3\.", "mask_downscaling.6."),
+    (r"^shared_image_embedding\.|^prompt_encoder\.shared_embedding\.", "prompt_encoder.pe_layer."),
+            (r"pe_layer\.positional_embedding$", "pe_layer.positional_encoding_gaussian_matrix"),
+    (r"\.point_embed\.(\d)", r".point_embeddings.\1"), (r"mask_embed\.conv1\.", "mask_downscaling.0."),
+            (r"mask_embed\.layer_norm1\.", "mask_downscaling.1."),
+    (r"mask_embed\.conv2\.", "mask_downscaling.3."), (r"mask_embed\.layer_norm2\.", "mask_downscaling.4."),
+            (r"mask_embed\.conv3\.", "mask_downscaling.6."),
     (r"layer_norm_final_attn", "norm_final_attn"), (r"\.layer_norm(\d)\.", r".norm\1."), (r"\.o_proj\.", ".out_proj."),
-    (r"upscale_conv1\.", "output_upscaling.0."), (r"upscale_layer_norm\.", "output_upscaling.1."), (r"upscale_conv2\.", "output_upscaling.3."),
-    (r"(_mlps\.\d|_head)\.layers\.0\.", r"\1.layers.1."), (r"(_mlps\.\d|_head)\.proj_in\.", r"\1.layers.0."), (r"(_mlps\.\d|_head)\.proj_out\.", r"\1.layers.2."))
+    (r"upscale_conv1\.", "output_upscaling.0."), (r"upscale_layer_norm\.", "output_upscaling.1."),
+            (r"upscale_conv2\.", "output_upscaling.3."),
+    (r"(_mlps\.\d|_head)\.layers\.0\.", r"\1.layers.1."), (r"(_mlps\.\d|_head)\.proj_in\.", r"\1.layers.0."),
+            (r"(_mlps\.\d|_head)\.proj_out\.", r"\1.layers.2."))
 
 def sam_state(spec:SegSpec, path) -> dict:
     "The tensors of a SAM file of either spelling, in the original one."
@@ -115,7 +123,9 @@ def _sam_net(spec, state, path, encoder):
     trained = spec.kwargs.get("trained", spec.preprocess.size)
     try: shape = vit_shape(state)
     except (KeyError, ValueError, StopIteration): raise other_model(spec, path, state, "image_encoder.blocks…") from None
-    if shape["img_size"] != trained: raise InputError(f"{path.name} holds a ViT for images of {shape['img_size']} pixels, and {spec.name} has {trained}: the weights of another model")
+    if shape["img_size"] != trained:
+        raise InputError(f"{path.name} holds a ViT for images of {shape['img_size']} pixels, and {spec.name} has {trained}: the weights "
+                         "of another model")
     size = spec.preprocess.size
     state = resample_positions(state, size)
     net = SamNet(spec, encoder({**shape, "img_size": size}), **_decoder_shape(state))
@@ -123,7 +133,8 @@ def _sam_net(spec, state, path, encoder):
 
 def _decoder_shape(state):
     width = state.get("prompt_encoder.no_mask_embed.weight")
-    mlp, head = state.get("mask_decoder.transformer.layers.0.mlp.lin1.weight"), state.get("mask_decoder.iou_prediction_head.layers.0.weight")
+    mlp = state.get("mask_decoder.transformer.layers.0.mlp.lin1.weight")
+    head = state.get("mask_decoder.iou_prediction_head.layers.0.weight")
     return {k: v.shape[i] for k, v, i in (("width", width, 1), ("mlp", mlp, 0), ("hidden", head, 0)) if v is not None}
 
 # %% ../../nbs/27_models.sam.ipynb #c030
@@ -136,11 +147,14 @@ class TinyVitEncoder(nn.Module):
         self.vit.head = nn.Identity()
         self.vit.stages[3].downsample.conv2.conv.stride = (1, 1)
         norm = require("segment_anything.modeling.common", "seg", why="SAM's neck").LayerNorm2d
-        self.neck = nn.Sequential(nn.Conv2d(shape["embed_dims"][-1], width, 1, bias=False), norm(width), nn.Conv2d(width, width, 3, padding=1, bias=False), norm(width))
+        self.neck = nn.Sequential(nn.Conv2d(shape["embed_dims"][-1], width, 1, bias=False), norm(width),
+                                  nn.Conv2d(width, width, 3, padding=1, bias=False), norm(width))
     def forward(self, x): return self.neck(self.vit.forward_features(x))
 
-_TO_TIMM = ((r"^image_encoder\.(?!neck)", "image_encoder.vit."), (r"patch_embed\.seq\.0\.", "patch_embed.conv1."), (r"patch_embed\.seq\.2\.", "patch_embed.conv2."),
-            (r"\.layers\.2\.downsample\.", ".stages.3.downsample."), (r"\.layers\.1\.downsample\.", ".stages.2.downsample."), (r"\.layers\.0\.downsample\.", ".stages.1.downsample."),
+_TO_TIMM = ((r"^image_encoder\.(?!neck)", "image_encoder.vit."), (r"patch_embed\.seq\.0\.", "patch_embed.conv1."),
+            (r"patch_embed\.seq\.2\.", "patch_embed.conv2."),
+            (r"\.layers\.2\.downsample\.", ".stages.3.downsample."), (r"\.layers\.1\.downsample\.", ".stages.2.downsample."),
+            (r"\.layers\.0\.downsample\.", ".stages.1.downsample."),
             (r"(image_encoder\.vit)\.layers\.", r"\1.stages."), (r"\.c\.", ".conv."))
 
 def tinyvit_shape(state:dict) -> dict:
@@ -172,7 +186,8 @@ class Adapter(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(dim)
         self.channel = nn.Sequential(nn.Linear(dim, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, dim, bias=False), nn.Sigmoid())
-        self.spatial = nn.Sequential(nn.Conv2d(dim, dim, 3, 2, 1, bias=False), nn.ReLU(), nn.ConvTranspose2d(dim, dim, 4, 2, 1, bias=False), nn.ReLU())
+        self.spatial = nn.Sequential(nn.Conv2d(dim, dim, 3, 2, 1, bias=False), nn.ReLU(), nn.ConvTranspose2d(dim, dim, 4, 2, 1, bias=False),
+                                     nn.ReLU())
     def forward(self, x):
         gated = x*self.channel(x.mean((1, 2)))[:, None, None]
         return self.norm(x + self.spatial(gated.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
@@ -186,7 +201,9 @@ def load_sammed2d(spec:SegSpec, path) -> SamNet:
     "SAM-Med2D: SAM at 256 pixels with an adapter in every block."
     state = sam_state(spec, path)
     gate = state.get("image_encoder.blocks.0.Adapter.channel.0.weight")
-    if gate is None: raise InputError(f"{path.name} holds no adapters (image_encoder.blocks.0.Adapter…), and {spec.name} has one in every block; is it FT-SAM's file?")
+    if gate is None:
+        raise InputError(f"{path.name} holds no adapters (image_encoder.blocks.0.Adapter…), and {spec.name} has one in every block; is "
+                         "it FT-SAM's file?")
     def encoder(shape):
         vit = build_vit(shape)
         for block in vit.blocks: block.mlp = WithAdapter(block.mlp, Adapter(gate.shape[1], gate.shape[0]))
@@ -200,14 +217,19 @@ _HEADS = r"(_mlps\.\d|iou_prediction_head|pred_obj_score_head)"
 _TO_HF2 = (   # prompt encoder and mask decoder, in SAM 2 and in SAM 3's tracker
     (r"^sam_(prompt_encoder|mask_decoder)\.", r"\1."), (r"^no_mem_embed$", "no_memory_embedding"),
     (r"pe_layer\.positional_encoding_gaussian_matrix", "shared_embedding.positional_embedding"),
-    (r"mask_downscaling\.0\.", "mask_embed.conv1."), (r"mask_downscaling\.1\.", "mask_embed.layer_norm1."), (r"mask_downscaling\.3\.", "mask_embed.conv2."),
+    (r"mask_downscaling\.0\.", "mask_embed.conv1."), (r"mask_downscaling\.1\.", "mask_embed.layer_norm1."),
+           (r"mask_downscaling\.3\.", "mask_embed.conv2."),
     (r"mask_downscaling\.4\.", "mask_embed.layer_norm2."), (r"mask_downscaling\.6\.", "mask_embed.conv3."),
-    (r"norm_final_attn", "layer_norm_final_attn"), (r"(mask_decoder\.transformer\.layers\.\d\.)norm(\d)\.", r"\1layer_norm\2."), (r"\.out_proj\.", ".o_proj."),
-    (r"(transformer\.layers\.\d\.mlp)\.(?:layers\.0|lin1)\.", r"\1.proj_in."), (r"(transformer\.layers\.\d\.mlp)\.(?:layers\.1|lin2)\.", r"\1.proj_out."),
-    (r"output_upscaling\.0\.", "upscale_conv1."), (r"output_upscaling\.1\.", "upscale_layer_norm."), (r"output_upscaling\.3\.", "upscale_conv2."),
+    (r"norm_final_attn", "layer_norm_final_attn"), (r"(mask_decoder\.transformer\.layers\.\d\.)norm(\d)\.", r"\1layer_norm\2."),
+           (r"\.out_proj\.", ".o_proj."),
+    (r"(transformer\.layers\.\d\.mlp)\.(?:layers\.0|lin1)\.", r"\1.proj_in."),
+           (r"(transformer\.layers\.\d\.mlp)\.(?:layers\.1|lin2)\.", r"\1.proj_out."),
+    (r"output_upscaling\.0\.", "upscale_conv1."), (r"output_upscaling\.1\.", "upscale_layer_norm."),
+           (r"output_upscaling\.3\.", "upscale_conv2."),
     (_HEADS + r"\.layers\.0\.", r"\1.proj_in."), (_HEADS + r"\.layers\.1\.", r"\1.layers.0."), (_HEADS + r"\.layers\.2\.", r"\1.proj_out."))
 _TO_HIERA = (
-    (r"^image_encoder\.trunk\.", "vision_encoder.backbone."), (r"^image_encoder\.neck\.convs\.(\d)\.conv\.", r"vision_encoder.neck.convs.\1."),
+    (r"^image_encoder\.trunk\.", "vision_encoder.backbone."),
+             (r"^image_encoder\.neck\.convs\.(\d)\.conv\.", r"vision_encoder.neck.convs.\1."),
     (r"patch_embed\.proj\.", "patch_embed.projection."), (r"(backbone\.blocks\.\d+\.)norm(\d)\.", r"\1layer_norm\2."),
     (r"(backbone\.blocks\.\d+\.mlp)\.layers\.0\.", r"\1.proj_in."), (r"(backbone\.blocks\.\d+\.mlp)\.layers\.1\.", r"\1.proj_out."))
 
@@ -228,25 +250,34 @@ def sam2_state(spec:SegSpec, path) -> dict:
 # %% ../../nbs/27_models.sam.ipynb #c039
 _HIERA = {   # (width, blocks): size, blocks per stage, global blocks, window per stage, heads per stage, side of the window's positions
     (96, 12): ("tiny", (1, 2, 7, 2), (5, 7, 9), (8, 4, 14, 7), 1, 7), (96, 16): ("small", (1, 2, 11, 2), (7, 10, 13), (8, 4, 14, 7), 1, 7),
-    (112, 24): ("base-plus", (2, 3, 16, 3), (12, 16, 20), (8, 4, 14, 7), 2, 14), (144, 48): ("large", (2, 6, 36, 4), (23, 33, 43), (8, 4, 16, 8), 2, 7)}
+    (112, 24): ("base-plus", (2, 3, 16, 3), (12, 16, 20), (8, 4, 14, 7), 2, 14),
+    (144, 48): ("large", (2, 6, 36, 4), (23, 33, 43), (8, 4, 16, 8), 2, 7)}
 SAM2_CONFIGS = {"t": "tiny", "s": "small", "b+": "base-plus", "l": "large"}   # as in sam2.1_hiera_b+.yaml
 
 def hiera_config(state:dict, where:str) -> tuple[str, dict]:
     "The size of the Hiera encoder whose tensors these are, and the arguments of transformers' Sam2HieraDetConfig."
-    patch, blocks = state.get("vision_encoder.backbone.patch_embed.projection.weight"), [int(m[1]) for k in state if (m := re.match(r"vision_encoder\.backbone\.blocks\.(\d+)\.", k))]
+    patch = state.get("vision_encoder.backbone.patch_embed.projection.weight")
+    blocks = [int(m[1]) for k in state if (m := re.match(r"vision_encoder\.backbone\.blocks\.(\d+)\.", k))]
     found = _HIERA.get((patch.shape[0] if patch is not None else 0, 1 + max(blocks, default=-1)))
-    if found is None: raise InputError(f"{where} holds no Hiera encoder of SAM 2 (tiny, small, base-plus or large); it holds {some(state, 3)}")
+    if found is None:
+        raise InputError(f"{where} holds no Hiera encoder of SAM 2 (tiny, small, base-plus or large); it holds {some(state, 3)}")
     size, stages, everywhere, windows, heads, side = found
-    return size, dict(hidden_size=patch.shape[0], num_attention_heads=heads, blocks_per_stage=list(stages), global_attention_blocks=list(everywhere), window_size_per_stage=list(windows),
-                      embed_dim_per_stage=[patch.shape[0]*2**i for i in range(4)], num_attention_heads_per_stage=[heads*2**i for i in range(4)], window_positional_embedding_background_size=[side, side])
+    return size, dict(hidden_size=patch.shape[0], num_attention_heads=heads, blocks_per_stage=list(stages),
+                      global_attention_blocks=list(everywhere), window_size_per_stage=list(windows),
+                      embed_dim_per_stage=[patch.shape[0]*2**i for i in range(4)],
+                      num_attention_heads_per_stage=[heads*2**i for i in range(4)],
+                      window_positional_embedding_background_size=[side, side])
 
 def check_config(name:str|None, size:str, where:str):
     "An error if a sam2 configuration's name stands for another size than the file's."
     if not name: return
     m = re.search(r"hiera_(t|s|b\+|l)(?:\d+)?(?:[_.].*)?$", name)
     asked = SAM2_CONFIGS[m[1]] if m else name
-    if asked not in SAM2_CONFIGS.values(): raise InputError(f"there is no SAM 2 configuration {name!r}; name one as sam2.1_hiera_t.yaml (t, s, b+ or l), or leave it away: the size is read off the file")
-    if asked != size: raise InputError(f"the configuration {name} is SAM 2 {asked}, and {where} holds SAM 2 {size}; leave the configuration away")
+    if asked not in SAM2_CONFIGS.values():
+        raise InputError(f"there is no SAM 2 configuration {name!r}; name one as sam2.1_hiera_t.yaml (t, s, b+ or l), or leave it away: "
+                         "the size is read off the file")
+    if asked != size:
+        raise InputError(f"the configuration {name} is SAM 2 {asked}, and {where} holds SAM 2 {size}; leave the configuration away")
 
 # %% ../../nbs/27_models.sam.ipynb #c041
 def beside(path, key:str|None=None) -> dict|None:
@@ -263,12 +294,14 @@ def sized2(config, size:int):
     config.vision_config.backbone_feature_sizes = [[size//k]*2 for k in (4, 8, 16)]
     return config
 
+# %% ../../nbs/27_models.sam.ipynb #c044
 class Sam2Net(PromptNet):
     "transformers' Sam2Model: two fine maps and one coarse one per image."
     encoders = ("model.vision_encoder", "model.mask_decoder.conv_s0", "model.mask_decoder.conv_s1", "model.no_memory_embedding")
     def __init__(self, spec, model): super().__init__(spec); self.model = model
     def embed(self, images): return _three_maps(self.model, self.model.vision_encoder(images, return_dict=True).fpn_hidden_states)
-    def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None): return _tracked(self.model, features, points, labels, boxes, mask, self.spec.choice == "best")
+    def decode(self, features, points=None, labels=None, boxes=None, text=None,
+               mask=None): return _tracked(self.model, features, points, labels, boxes, mask, self.spec.choice == "best")
 
 def _three_maps(model, maps):
     decoder = model.mask_decoder
@@ -280,9 +313,11 @@ def _tracked(model, features, points, labels, boxes, mask, several):
     n = len(next(v for v in (points, boxes) if v is not None))
     if mask is not None: mask = mask.expand(n, -1, -1, -1)
     maps = [features[k] for k in ("fine", "middle", "image")]
-    out = model(image_embeddings=maps, input_points=one[0], input_labels=one[1], input_boxes=one[2], input_masks=mask, multimask_output=several)
+    out = model(image_embeddings=maps, input_points=one[0], input_labels=one[1], input_boxes=one[2], input_masks=mask,
+                multimask_output=several)
     return out.pred_masks[0], out.iou_scores[0]
 
+# %% ../../nbs/27_models.sam.ipynb #c046
 def load_sam2(spec:SegSpec, path) -> Sam2Net:
     "SAM 2 or MedSAM2 from Meta's file, MedSAM2's file or a folder of transformers."
     lib, state, where = require("transformers", spec.extra, why=spec.name), sam2_state(spec, path), f"{spec.name} ({path.name})"
@@ -297,10 +332,10 @@ def load_sam2(spec:SegSpec, path) -> Sam2Net:
     load_exactly(net.model, state, spec.keys.missing, spec.keys.unexpected, where)
     return net
 
-_VIDEO = Keys(unexpected=((r"memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer|no_mem_pos_enc|no_memory_positional|no_obj_|no_object_pointer|occlusion_|temporal_",
-                           "the memory that follows an object through a video"),))
+_VIDEO = Keys(unexpected=((r"memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer|no_mem_pos_enc|no_memory_positional|no_obj_"
+                           r"|no_object_pointer|occlusion_|temporal_", "the memory that follows an object through a video"),))
 
-# %% ../../nbs/27_models.sam.ipynb #c047
+# %% ../../nbs/27_models.sam.ipynb #c051
 VISUAL = (49406, 7195, 49407)     # the CLIP tokens of the word "visual", which stands for "like this box" where no phrase is given
 
 def _pyramid(vision, tokens):
@@ -318,6 +353,8 @@ class Sam3Net(PromptNet):
     def rule(self, kinds): return "confidence" if "text" in kinds else self.spec.choice
     def embed(self, images): return {"tokens": self.detector.vision_encoder.backbone(images).last_hidden_state}
     def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None):
+        if text is not None and (points is not None or mask is not None):
+            raise InputError(f"{self.spec.name} takes a text, with a box if you like, or points; not a text and points or a mask")
         if text is None and self.tracker is not None:
             maps, _ = _pyramid(self.tracker.vision_encoder, features["tokens"])
             return _tracked(self.tracker, _three_maps(self.tracker, maps[:3]), points, labels, boxes, mask, True)
@@ -332,7 +369,8 @@ class Sam3Net(PromptNet):
     def _detected(self, vision, words, boxes):
         answers = []
         for box in ([None] if boxes is None else boxes):
-            how = {} if box is None else {"input_boxes": _centred(box, self.spec.preprocess.size)[None, None], "input_boxes_labels": torch.ones(1, 1, dtype=torch.long, device=box.device)}
+            how = {} if box is None else {"input_boxes": _centred(box, self.spec.preprocess.size)[None, None],
+                                          "input_boxes_labels": torch.ones(1, 1, dtype=torch.long, device=box.device)}
             out = self.detector(vision_embeds=vision, **words, **how)
             answers.append((out.pred_masks, out.pred_logits.sigmoid()*out.presence_logits.sigmoid()))
         return tuple(torch.cat(a) for a in zip(*answers))
@@ -342,36 +380,57 @@ def _centred(box, size):
     low, high = box[:2]/size, (box[2:] + 1)/size
     return torch.cat([(low + high)/2, high - low])
 
-# %% ../../nbs/27_models.sam.ipynb #c050
+# %% ../../nbs/27_models.sam.ipynb #c054
 _N = r"(\d+)"
 _TO_HF3 = (
-    (r"^backbone\.vision_backbone\.trunk\.", "vision_encoder.backbone."), (r"^(vision_encoder\.backbone)\.pos_embed$", r"\1.embeddings.position_embeddings"),
-    (r"^(vision_encoder\.backbone)\.patch_embed\.proj\.", r"\1.embeddings.patch_embeddings.projection."), (r"^(vision_encoder\.backbone)\.ln_pre\.", r"\1.layer_norm."),
-    (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.norm(\d)\.", r"\1.layers.\2.layer_norm\3."), (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.attn\.proj\.", r"\1.layers.\2.attention.o_proj."),
-    (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.attn\.", r"\1.layers.\2.attention."), (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.", r"\1.layers.\2."),
-    (rf"^backbone\.vision_backbone\.convs\.{_N}\.", r"vision_encoder.neck.fpn_layers.\1."), (r"\.dconv_2x2(_0)?\.", ".scale_layers.0."), (r"\.dconv_2x2_1\.", ".scale_layers.2."),
+    (r"^backbone\.vision_backbone\.trunk\.", "vision_encoder.backbone."),
+           (r"^(vision_encoder\.backbone)\.pos_embed$", r"\1.embeddings.position_embeddings"),
+    (r"^(vision_encoder\.backbone)\.patch_embed\.proj\.", r"\1.embeddings.patch_embeddings.projection."),
+           (r"^(vision_encoder\.backbone)\.ln_pre\.", r"\1.layer_norm."),
+    (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.norm(\d)\.", r"\1.layers.\2.layer_norm\3."),
+           (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.attn\.proj\.", r"\1.layers.\2.attention.o_proj."),
+    (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.attn\.", r"\1.layers.\2.attention."),
+           (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.", r"\1.layers.\2."),
+    (rf"^backbone\.vision_backbone\.convs\.{_N}\.", r"vision_encoder.neck.fpn_layers.\1."), (r"\.dconv_2x2(_0)?\.", ".scale_layers.0."),
+           (r"\.dconv_2x2_1\.", ".scale_layers.2."),
     (r"(fpn_layers\.\d)\.conv_1x1\.", r"\1.proj1."), (r"(fpn_layers\.\d)\.conv_3x3\.", r"\1.proj2."),
     (r"^backbone\.language_backbone\.resizer\.", "text_projection."), (r"^backbone\.language_backbone\.encoder\.", "text_encoder."),
-    (r"^text_encoder\.token_embedding\.", "text_encoder.text_model.embeddings.token_embedding."), (r"^text_encoder\.positional_embedding$", "text_encoder.text_model.embeddings.position_embedding.weight"),
-    (r"^text_encoder\.ln_final\.", "text_encoder.text_model.final_layer_norm."), (r"^text_encoder\.text_projection$", "text_encoder.text_projection.weight"),
-    (rf"^text_encoder\.transformer\.resblocks\.{_N}\.", r"text_encoder.text_model.encoder.layers.\1."), (r"(text_model\.encoder\.layers\.\d+)\.attn\.", r"\1.self_attn."),
-    (r"(text_model\.encoder\.layers\.\d+)\.ln_(\d)\.", r"\1.layer_norm\2."), (r"\.mlp\.c_fc\.", ".mlp.fc1."), (r"\.mlp\.c_proj\.", ".mlp.fc2."),
-    (rf"^geometry_encoder\.encode\.{_N}\.", r"geometry_encoder.layers.\1."), (r"^geometry_encoder\.img_pre_norm\.", "geometry_encoder.vision_layer_norm."),
-    (r"^geometry_encoder\.norm\.", "geometry_encoder.prompt_layer_norm."), (r"^geometry_encoder\.encode_norm\.", "geometry_encoder.output_layer_norm."),
+    (r"^text_encoder\.token_embedding\.", "text_encoder.text_model.embeddings.token_embedding."),
+           (r"^text_encoder\.positional_embedding$", "text_encoder.text_model.embeddings.position_embedding.weight"),
+    (r"^text_encoder\.ln_final\.", "text_encoder.text_model.final_layer_norm."),
+           (r"^text_encoder\.text_projection$", "text_encoder.text_projection.weight"),
+    (rf"^text_encoder\.transformer\.resblocks\.{_N}\.", r"text_encoder.text_model.encoder.layers.\1."),
+           (r"(text_model\.encoder\.layers\.\d+)\.attn\.", r"\1.self_attn."),
+    (r"(text_model\.encoder\.layers\.\d+)\.ln_(\d)\.", r"\1.layer_norm\2."), (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+           (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+    (rf"^geometry_encoder\.encode\.{_N}\.", r"geometry_encoder.layers.\1."),
+           (r"^geometry_encoder\.img_pre_norm\.", "geometry_encoder.vision_layer_norm."),
+    (r"^geometry_encoder\.norm\.", "geometry_encoder.prompt_layer_norm."),
+           (r"^geometry_encoder\.encode_norm\.", "geometry_encoder.output_layer_norm."),
     (r"^transformer\.encoder\.", "detr_encoder."), (r"^transformer\.decoder\.", "detr_decoder."), (r"\.cross_attn_image\.", ".cross_attn."),
-    (r"^((?:geometry|detr)_encoder\.layers\.\d+)\.norm(\d)\.", r"\1.layer_norm\2."), (r"^(detr_decoder\.layers\.\d+)\.ca_text\.", r"\1.text_cross_attn."),
-    (r"^(detr_decoder\.layers\.\d+)\.cross_attn\.", r"\1.vision_cross_attn."), (r"^(detr_decoder\.layers\.\d+)\.norm1\.", r"\1.vision_cross_attn_layer_norm."),
-    (r"^(detr_decoder\.layers\.\d+)\.catext_norm\.", r"\1.text_cross_attn_layer_norm."), (r"^(detr_decoder\.layers\.\d+)\.norm2\.", r"\1.self_attn_layer_norm."),
-    (r"^(detr_decoder\.layers\.\d+)\.norm3\.", r"\1.mlp_layer_norm."), (r"^detr_decoder\.norm\.", "detr_decoder.output_layer_norm."), (r"presence_token_head\.", "presence_head."),
-    (r"presence_token_out_norm\.", "presence_layer_norm."), (r"detr_decoder\.bbox_embed\.", "detr_decoder.box_head."), (r"boxRPB_embed_", "box_rpb_embed_"),
-    (r"^dot_prod_scoring\.prompt_mlp\.out_norm\.", "dot_product_scoring.text_mlp_out_norm."), (r"^dot_prod_scoring\.prompt_mlp\.", "dot_product_scoring.text_mlp."),
-    (r"^dot_prod_scoring\.prompt_proj\.", "dot_product_scoring.text_proj."), (r"^dot_prod_scoring\.hs_proj\.", "dot_product_scoring.query_proj."),
+    (r"^((?:geometry|detr)_encoder\.layers\.\d+)\.norm(\d)\.", r"\1.layer_norm\2."),
+           (r"^(detr_decoder\.layers\.\d+)\.ca_text\.", r"\1.text_cross_attn."),
+    (r"^(detr_decoder\.layers\.\d+)\.cross_attn\.", r"\1.vision_cross_attn."),
+           (r"^(detr_decoder\.layers\.\d+)\.norm1\.", r"\1.vision_cross_attn_layer_norm."),
+    (r"^(detr_decoder\.layers\.\d+)\.catext_norm\.", r"\1.text_cross_attn_layer_norm."),
+           (r"^(detr_decoder\.layers\.\d+)\.norm2\.", r"\1.self_attn_layer_norm."),
+    (r"^(detr_decoder\.layers\.\d+)\.norm3\.", r"\1.mlp_layer_norm."), (r"^detr_decoder\.norm\.", "detr_decoder.output_layer_norm."),
+           (r"presence_token_head\.", "presence_head."),
+    (r"presence_token_out_norm\.", "presence_layer_norm."), (r"detr_decoder\.bbox_embed\.", "detr_decoder.box_head."),
+           (r"boxRPB_embed_", "box_rpb_embed_"),
+    (r"^dot_prod_scoring\.prompt_mlp\.out_norm\.", "dot_product_scoring.text_mlp_out_norm."),
+           (r"^dot_prod_scoring\.prompt_mlp\.", "dot_product_scoring.text_mlp."),
+    (r"^dot_prod_scoring\.prompt_proj\.", "dot_product_scoring.text_proj."),
+           (r"^dot_prod_scoring\.hs_proj\.", "dot_product_scoring.query_proj."),
     (r"((?:presence_head|box_head|ref_point_head|box_rpb_embed_[xy]|text_mlp)\.)layers\.(\d)\.", lambda m: f"{m[1]}layer{int(m[2]) + 1}."),
-    (r"^segmentation_head\.mask_predictor\.mask_embed\.", "mask_decoder.mask_embedder."), (r"^segmentation_head\.instance_seg_head\.", "mask_decoder.instance_projection."),
-    (r"^segmentation_head\.semantic_seg_head\.", "mask_decoder.semantic_projection."), (r"^segmentation_head\.cross_attend_prompt\.", "mask_decoder.prompt_cross_attn."),
+    (r"^segmentation_head\.mask_predictor\.mask_embed\.", "mask_decoder.mask_embedder."),
+           (r"^segmentation_head\.instance_seg_head\.", "mask_decoder.instance_projection."),
+    (r"^segmentation_head\.semantic_seg_head\.", "mask_decoder.semantic_projection."),
+           (r"^segmentation_head\.cross_attend_prompt\.", "mask_decoder.prompt_cross_attn."),
     (r"^segmentation_head\.cross_attn_norm\.", "mask_decoder.prompt_cross_attn_norm."), (r"^segmentation_head\.", "mask_decoder."),
     (r"\.linear1\.", ".mlp.fc1."), (r"\.linear2\.", ".mlp.fc2."), (r"^(?!text_encoder)(.*)\.out_proj\.", r"\1.o_proj."))
 
+# %% ../../nbs/27_models.sam.ipynb #c056
 def cut_in_three(state:dict) -> dict:
     "Fused projections (`attention.qkv`, `in_proj_weight`) as q, k and v; the text projection transposed; no position for a class token."
     out = {}
@@ -384,11 +443,13 @@ def cut_in_three(state:dict) -> dict:
     if places in out and round(out[places].shape[1]**.5)**2 != out[places].shape[1]: out[places] = out[places][:, 1:].contiguous()
     return out
 
-# %% ../../nbs/27_models.sam.ipynb #c053
-_UNUSED3 = ((r"vision_encoder\.backbone\..*\.freqs_cis$", "rotations that are computed"), (r"backbone\.vision_backbone\.sam2_convs\.", "the tracker's neck"),
+# %% ../../nbs/27_models.sam.ipynb #c059
+_UNUSED3 = ((r"vision_encoder\.backbone\..*\.freqs_cis$", "rotations that are computed"),
+            (r"backbone\.vision_backbone\.sam2_convs\.", "the tracker's neck"),
             (r"geometry_encoder\.points_|geometry_encoder\.mask", "prompts of the detector that were never published"))
 _PARTS = ("tracker_model.", "tracker_neck.", "detector_model.", "tracker.", "detector.")
-_TRACKER3 = ((r"^backbone\.vision_backbone\.(?:sam2_)?convs\.(\d)\.", r"vision_encoder.neck.fpn_layers.\1."), (r"\.dconv_2x2(_0)?\.", ".scale_layers.0."), (r"\.dconv_2x2_1\.", ".scale_layers.2."),
+_TRACKER3 = ((r"^backbone\.vision_backbone\.(?:sam2_)?convs\.(\d)\.", r"vision_encoder.neck.fpn_layers.\1."),
+             (r"\.dconv_2x2(_0)?\.", ".scale_layers.0."), (r"\.dconv_2x2_1\.", ".scale_layers.2."),
              (r"(fpn_layers\.\d)\.conv_1x1\.", r"\1.proj1."), (r"(fpn_layers\.\d)\.conv_3x3\.", r"\1.proj2."))
 
 def sam3_state(spec:SegSpec, path) -> tuple[dict, dict]:
@@ -399,7 +460,9 @@ def sam3_state(spec:SegSpec, path) -> tuple[dict, dict]:
         return part("detector_model."), part("tracker_model.") | {f"vision_encoder.neck.{k}": v for k, v in part("tracker_neck.").items()}
     if any(k.startswith("vision_encoder.") for k in state): return state, {}
     detector = part("detector.") or {k: v for k, v in state.items() if not k.startswith(_PARTS)}
-    tracker = {k: v for k, v in part("tracker.").items() if re.match("sam_|no_mem_embed", k)} or {k: v for k, v in _inside(detector, "inst_interactive_predictor.model.").items() if re.match("sam_|no_mem_embed", k)}
+    tracker = {k: v for k, v in part("tracker.").items()
+               if re.match("sam_|no_mem_embed", k)} or {k: v for k, v in _inside(detector, "inst_interactive_predictor.model.").items()
+                                                        if re.match("sam_|no_mem_embed", k)}
     neck = {k: v for k, v in detector.items() if ".sam2_convs." in k}
     detector = {k: v for k, v in detector.items() if not k.startswith("inst_interactive_predictor.")}
     tracker = one_table(renamed({**tracker, **neck}, _TRACKER3 + _TO_HF2)) if tracker and neck else {}
@@ -407,6 +470,7 @@ def sam3_state(spec:SegSpec, path) -> tuple[dict, dict]:
 
 def _inside(state, prefix): return {k[len(prefix):]: v for k, v in state.items() if k.startswith(prefix)}
 
+# %% ../../nbs/27_models.sam.ipynb #c061
 def load_sam3(spec:SegSpec, path) -> Sam3Net:
     "SAM 3 or Medical-SAM3: the detector, and the tracker if the row takes points."
     lib, where = require("transformers", spec.extra, why=spec.name), f"{spec.name} ({path.name})"
@@ -421,7 +485,8 @@ def load_sam3(spec:SegSpec, path) -> Sam3Net:
     folder = path if path.is_dir() else path.parent
     return Sam3Net(spec, detector, tracker, Tokens(spec, folder) if spec.text else None)
 
-_AS_TRAINED = {"vision_config": {"backbone_config": {"model_type": "sam3_vit_model", "layer_norm_eps": 1e-5}}}   # Meta's; transformers' default is 1e-6
+_AS_TRAINED = {"vision_config": {"backbone_config": {"model_type": "sam3_vit_model",
+                                                     "layer_norm_eps": 1e-5}}}   # Meta's; transformers' default is 1e-6
 
 def _config3(path, part):
     held = beside(path) or {}
@@ -433,37 +498,60 @@ def _no_random_start(lib):
     if not hasattr(lib, "Sam3Model"): raise InputError("SAM 3 needs transformers 5; run: pip install -U transformers")
     return require("transformers.initialization", "seg").no_init_weights()
 
-# %% ../../nbs/27_models.sam.ipynb #c062
-_SAM = dict(loader=load_sam, kind="promptable", dim=None, params=93.7, packages=("segment_anything",), lora=(r"image_encoder\..*\.qkv",))
+# %% ../../nbs/27_models.sam.ipynb #c070
+CHECKED = "small checkpoint, against the published code"
+_SAM = dict(checked=CHECKED, loader=load_sam, kind="promptable", dim=None, params=93.7, packages=("segment_anything",),
+            lora=(r"image_encoder\..*\.qkv",))
 _SAM_LAYOUT = "image_encoder.*, prompt_encoder.*, mask_decoder.* (314 tensors), or transformers' spelling"
 _MED2D = Picture(256, "squash", IMAGENET, "nearest", channels="BGR", centre=True)
 _DRIVE = "the links in https://github.com/OpenGVLab/SAM-Med2D"
 
 SAM1_ROWS = (
-    SegSpec("SAM", domain="general", licence="Apache-2.0", hub="facebook/sam-vit-base", files=("model.safetensors", "sam_vit_b_01ec64.pth", "SAM.pth", "sam_vit_l_0b3195.pth", "sam_vit_h_4b8939.pth"), layout=_SAM_LAYOUT,
+    SegSpec("SAM", domain="general", licence="Apache-2.0", hub="facebook/sam-vit-base",
+            files=("model.safetensors", "sam_vit_b_01ec64.pth", "SAM.pth", "sam_vit_l_0b3195.pth", "sam_vit_h_4b8939.pth"),
+            layout=_SAM_LAYOUT,
             note="ViT-B; a ViT-L or ViT-H file given as checkpoint= is recognised", kwargs=dict(trained=1024), **_SAM),
-    SegSpec("MedSAM", domain="medical", licence="Apache-2.0", hub="wanglab/medsam-vit-base", files=("model.safetensors", "medsam_vit_b.pth", "pytorch_model.bin"), layout=_SAM_LAYOUT, preprocess=Picture(1024, "squash", None, "bicubic", stretch=True, direct=True),
-            prompts=("box", "mask"), untrained=("point",), choice="single", note="stretched to 0–1 by image, no standardisation; trained with boxes", kwargs=dict(trained=1024), **_SAM),
-    SegSpec("FT-SAM", aliases=("FTSAM",), domain="medical", licence="Apache-2.0", source=_DRIVE, files=("ft-sam_b.pth",), layout="model → as SAM, positions for 256 pixels (and an optimiser)", preprocess=_MED2D, kwargs=dict(trained=256),
+    SegSpec("MedSAM", domain="medical", licence="Apache-2.0", hub="wanglab/medsam-vit-base",
+            files=("model.safetensors", "medsam_vit_b.pth", "pytorch_model.bin"), layout=_SAM_LAYOUT,
+            preprocess=Picture(1024, "squash", None, "bicubic", stretch=True, direct=True),
+            prompts=("box", "mask"), untrained=("point",), choice="single", blend="probabilities",
+            note="stretched to 0–1 by image, no standardisation; trained with boxes", kwargs=dict(trained=1024), **_SAM),
+    SegSpec("FT-SAM", aliases=("FTSAM",), domain="medical", licence="Apache-2.0", source=_DRIVE, files=("ft-sam_b.pth",),
+            layout="model → as SAM, positions for 256 pixels (and an optimiser)", preprocess=_MED2D, kwargs=dict(trained=256),
             note="SAM fine-tuned at 256 pixels; images blue first, as in its training", **{**_SAM, "params": 90.7}),
-    SegSpec("SAM-Med2D", aliases=("SAMMed2D",), domain="medical", licence="Apache-2.0", source=_DRIVE, files=("sam-med2d_b.pth",), layout="model → as SAM at 256 pixels, six adapter tensors in every block (and an optimiser)", preprocess=_MED2D,
-            kwargs=dict(trained=256), note="an adapter in every block; images blue first, as in its training", **{**_SAM, "loader": load_sammed2d, "params": 271.2}))
-_TINY = dict(kind="promptable", loader=load_tinyvit_sam, domain="general", dim=None, params=9.8, licence="Apache-2.0", packages=("segment_anything", "timm"), keys=_TINYVIT, lora=(r"image_encoder\.vit\..*\.qkv",),
+    SegSpec("SAM-Med2D", aliases=("SAMMed2D",), domain="medical", licence="Apache-2.0", source=_DRIVE, files=("sam-med2d_b.pth",),
+            layout="model → as SAM at 256 pixels, six adapter tensors in every block (and an optimiser)", preprocess=_MED2D,
+            kwargs=dict(trained=256), note="an adapter in every block; images blue first, as in its training",
+            **{**_SAM, "loader": load_sammed2d, "params": 271.2}))
+_TINY = dict(checked=CHECKED, kind="promptable", loader=load_tinyvit_sam, domain="general", dim=None, params=9.8, licence="Apache-2.0",
+             packages=("segment_anything", "timm"), keys=_TINYVIT, lora=(r"image_encoder\.vit\..*\.qkv",),
              layout="image_encoder.* (a TinyViT), prompt_encoder.*, mask_decoder.* (439 tensors)")
 TINYVIT_ROWS = (SegSpec("MobileSAM", hub="dhkim2810/MobileSAM", files=("mobile_sam.pt",), note="TinyViT-5M distilled from SAM", **_TINY),
-                SegSpec("TinySAM", source="the release page of https://github.com/xinghaochen/TinySAM", files=("tinysam_42.3.pth", "tinysam.pth"), note="TinyViT-5M, distilled further; always three masks", **_TINY))
+                SegSpec("TinySAM", source="the release page of https://github.com/xinghaochen/TinySAM",
+                        files=("tinysam_42.3.pth", "tinysam.pth"), note="TinyViT-5M, distilled further; always three masks", **_TINY))
 
-# %% ../../nbs/27_models.sam.ipynb #c063
-_SAM2 = dict(kind="promptable", loader=load_sam2, dim=None, packages=("transformers",), keys=_VIDEO, lora=(r"model\.vision_encoder\.backbone\..*\.qkv",), layout="model → image_encoder.trunk.* … (471 tensors, tiny), or transformers' spelling")
-_SAM3 = dict(kind="promptable", loader=load_sam3, dim=None, packages=("transformers",), keys=_VIDEO, preprocess=Picture(1008, "squash", HALF, direct=True), lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
+# %% ../../nbs/27_models.sam.ipynb #c071
+_SAM2 = dict(checked=CHECKED, kind="promptable", loader=load_sam2, dim=None, packages=("transformers",), keys=_VIDEO,
+             lora=(r"model\.vision_encoder\.backbone\..*\.qkv",),
+             layout="model → image_encoder.trunk.* … (471 tensors, tiny), or transformers' spelling")
+_SAM3 = dict(checked=CHECKED, kind="promptable", loader=load_sam3, dim=None, packages=("transformers",), keys=_VIDEO,
+             preprocess=Picture(1008, "squash", HALF, direct=True), lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
 
 SAM23_ROWS = (
-    SegSpec("SAM2", aliases=("SAM-2",), domain="general", params=73.3, licence="Apache-2.0", hub="facebook/sam2.1-hiera-base-plus", files=("model.safetensors", "sam2.1_hiera_base_plus.pt"), preprocess=Picture(1024, "squash", IMAGENET, direct=True), kwargs=dict(config=""),
+    SegSpec("SAM2", aliases=("SAM-2",), domain="general", params=73.3, licence="Apache-2.0", hub="facebook/sam2.1-hiera-base-plus",
+            files=("model.safetensors", "sam2.1_hiera_base_plus.pt"), preprocess=Picture(1024, "squash", IMAGENET, direct=True),
+            kwargs=dict(config=""),
             note="Hiera base-plus; a file of another size given as checkpoint= is recognised", **_SAM2),
-    SegSpec("MedSAM2", aliases=("MedSAM-2",), domain="medical", params=31.4, licence="CC BY-SA 4.0", hub="wanglab/MedSAM2", files=("MedSAM2_latest.pt",), preprocess=Picture(512, "squash", IMAGENET, "bicubic", direct=True), kwargs=dict(config=""),
-            prompts=("box", "mask"), untrained=("point",), choice="single", note="Hiera tiny at 512 pixels; trained with boxes; picture by picture here, not as a video", **_SAM2),
-    SegSpec("SAM3", aliases=("SAM-3",), domain="general", params=852.4, licence="SAM Licence", gated=True, hub="facebook/sam3", files=("model.safetensors", "sam3.pt"), prompts=("point", "box", "text", "mask"), confidence=.5, text=Text(32, "max_length"),
-            layout="detector_model.*, tracker_model.*, tracker_neck.* (or Meta's detector.*, tracker.*)", note="points and boxes by the tracker, words by the detector", **_SAM3),
-    SegSpec("MedicalSAM3", aliases=("Medical-SAM3", "MedSAM3"), domain="medical", params=840.4, licence="MIT (base: SAM Licence)", hub="ChongCong/Medical-SAM3", files=("checkpoint_2D.pt", "checkpoint.pt"), prompts=("box",), choice="confidence", confidence=.1,
-            layout="model → the detector in Meta's spelling (and an optimiser)", note="a box is an example of what to find; the most confident detection, or none below 0.1", **_SAM3))
+    SegSpec("MedSAM2", aliases=("MedSAM-2",), domain="medical", params=31.4, licence="CC BY-SA 4.0", hub="wanglab/MedSAM2",
+            files=("MedSAM2_latest.pt",), preprocess=Picture(512, "squash", IMAGENET, "bicubic", direct=True), kwargs=dict(config=""),
+            prompts=("box", "mask"), untrained=("point",), choice="single",
+            note="Hiera tiny at 512 pixels; trained with boxes; picture by picture here, not as a video", **_SAM2),
+    SegSpec("SAM3", aliases=("SAM-3",), domain="general", params=852.4, licence="SAM Licence", gated=True, hub="facebook/sam3",
+            files=("model.safetensors", "sam3.pt"), prompts=("point", "box", "text", "mask"), confidence=.5, text=Text(32, "max_length"),
+            layout="detector_model.*, tracker_model.*, tracker_neck.* (or Meta's detector.*, tracker.*)",
+            note="points and boxes by the tracker, words by the detector", **_SAM3),
+    SegSpec("MedicalSAM3", aliases=("Medical-SAM3", "MedSAM3"), domain="medical", params=840.4, licence="MIT (base: SAM Licence)",
+            hub="ChongCong/Medical-SAM3", files=("checkpoint_2D.pt", "checkpoint.pt"), prompts=("box",), choice="confidence", confidence=.1,
+            layout="model → the detector in Meta's spelling (and an optimiser)",
+            note="a box is an example of what to find; the most confident detection, or none below 0.1", **_SAM3))
 SAM_ROWS = SAM1_ROWS + TINYVIT_ROWS + SAM23_ROWS

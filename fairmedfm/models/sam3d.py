@@ -1,4 +1,4 @@
-"""Promptable models for whole volumes: SAM-Med3D and FastSAM3D look at a block around the click, SegVol at everything and then at windows; the contract stays the same.
+"""Volumes as a whole: SAM-Med3D and FastSAM3D look at a block around the click, SegVol at everything and then at windows.
 
 Docs: https://fairmedfm.github.io/fairmedfm/models.sam3d.html.md"""
 
@@ -20,7 +20,7 @@ from ..core import InputError, plural, require
 from .core import Keys, Text, load_exactly, read_state
 from .hf import Tokens
 from .promptable import CHOICES, Embedding, Frame, Prediction, Prompt, PromptNet, SegModel, SegSpec
-from .sam import other_model, renamed
+from .sam import CHECKED, other_model, renamed
 
 # %% auto #0
 __all__ = ['SAM3D_ROWS', 'ChannelNorm', 'Waves', 'PromptEncoder3d', 'MaskDecoder3d', 'Attention3d', 'VitBlock3d', 'Vit3d',
@@ -49,6 +49,7 @@ class Waves(nn.Module):
         phase = 2*np.pi*((2*at - 1) @ self.positional_encoding_gaussian_matrix)
         return torch.cat([(torch.sin, torch.cos)[i % 2](phase) for i in range(self.parts)], -1)
 
+# %% ../../nbs/28_models.sam3d.ipynb #c008
 class PromptEncoder3d(nn.Module):
     "Points, boxes and masks as tokens and as a dense map; `divide` says by which side of the input each coordinate is divided."
     def __init__(self, width:int, grid, size, parts:int, kinds:int, divide=(0, 1, 2), masks:bool=True):
@@ -57,11 +58,14 @@ class PromptEncoder3d(nn.Module):
         self.pe_layer = Waves(width//parts, parts)
         self.point_embeddings = nn.ModuleList(nn.Embedding(1, width) for _ in range(kinds))
         self.not_a_point_embed, self.no_mask_embed = nn.Embedding(1, width), nn.Embedding(1, width)
-        if masks: self.mask_downscaling = nn.Sequential(nn.Conv3d(1, 4, 2, 2), ChannelNorm(4), nn.GELU(), nn.Conv3d(4, 16, 2, 2), ChannelNorm(16), nn.GELU(), nn.Conv3d(16, width, 1))
-    def _at(self, points): return self.pe_layer((points + .5)/torch.tensor([self.size[i] for i in self.divide], dtype=torch.float32, device=points.device))
+        if masks: self.mask_downscaling = nn.Sequential(nn.Conv3d(1, 4, 2, 2), ChannelNorm(4), nn.GELU(), nn.Conv3d(4, 16, 2, 2),
+                                                        ChannelNorm(16), nn.GELU(), nn.Conv3d(16, width, 1))
+    def _at(self, points): return self.pe_layer((points + .5)/torch.tensor([self.size[i] for i in self.divide], dtype=torch.float32,
+                                                                           device=points.device))
     def dense(self):
         "(1, width, *grid): the positions of the tokens, first two axes swapped as in training."
-        at = torch.meshgrid(*[(torch.arange(n, dtype=torch.float32, device=self.no_mask_embed.weight.device) + .5)/n for n in self.grid], indexing="ij")
+        at = torch.meshgrid(*[(torch.arange(n, dtype=torch.float32, device=self.no_mask_embed.weight.device) + .5)/n for n in self.grid],
+                            indexing="ij")
         return self.pe_layer(torch.stack([at[1], at[0], at[2]], -1)).permute(3, 0, 1, 2)[None]
     def forward(self, points=None, labels=None, boxes=None, mask=None, extra=None):
         "(1, N, width) tokens for points (1, N, 3) in array order, boxes (1, 6), further tokens (1, n, width); and the dense map."
@@ -70,12 +74,13 @@ class PromptEncoder3d(nn.Module):
             known = torch.stack([self.point_embeddings[i].weight[0] for i in (0, 1)])[labels]
             tokens.append(self._at(points) + known)
             if boxes is None: tokens.append(self.not_a_point_embed.weight[None])
-        if boxes is not None: tokens.append(self._at(boxes.view(1, 2, 3)) + torch.stack([self.point_embeddings[i].weight[0] for i in (2, 3)]))
+        if boxes is not None: tokens.append(self._at(boxes.view(1, 2, 3))
+                                            + torch.stack([self.point_embeddings[i].weight[0] for i in (2, 3)]))
         if extra is not None: tokens.append(extra)
         dense = self.no_mask_embed.weight.view(1, -1, 1, 1, 1).expand(1, -1, *self.grid) if mask is None else self.mask_downscaling(mask)
         return torch.cat(tokens, 1), dense
 
-# %% ../../nbs/28_models.sam3d.ipynb #c008
+# %% ../../nbs/28_models.sam3d.ipynb #c010
 class MaskDecoder3d(nn.Module):
     "SAM's mask decoder with transposed convolutions in three dimensions; `words` is the width of a text vector, if it takes one."
     def __init__(self, width:int, norm:nn.Module, mlp:int=2048, hidden:int=256, words:int|None=None):
@@ -84,7 +89,8 @@ class MaskDecoder3d(nn.Module):
         head = require("segment_anything.modeling.mask_decoder", "seg").MLP
         self.transformer = sam.TwoWayTransformer(depth=2, embedding_dim=width, num_heads=8, mlp_dim=mlp)
         self.iou_token, self.mask_tokens = nn.Embedding(1, width), nn.Embedding(4, width)
-        self.output_upscaling = nn.Sequential(nn.ConvTranspose3d(width, width//4, 2, 2), norm, nn.GELU(), nn.ConvTranspose3d(width//4, width//8, 2, 2), nn.GELU())
+        self.output_upscaling = nn.Sequential(nn.ConvTranspose3d(width, width//4, 2, 2), norm, nn.GELU(),
+                                              nn.ConvTranspose3d(width//4, width//8, 2, 2), nn.GELU())
         self.output_hypernetworks_mlps = nn.ModuleList(head(width, width, width//8, 3) for _ in range(4))
         self.iou_prediction_head = head(width, hidden, 4, 3)
         if words: self.txt_align_upscaled_embedding = nn.Linear(words, width//8)
@@ -98,7 +104,7 @@ class MaskDecoder3d(nn.Module):
         if text is not None: kernel = kernel + self.txt_align_upscaled_embedding(text)
         return torch.einsum("bc,bcdhw->bdhw", kernel, fine)[:, None], self.iou_prediction_head(hs[:, 0])[:, :1]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c012
+# %% ../../nbs/28_models.sam3d.ipynb #c014
 class Attention3d(nn.Module):
     "Self-attention over (B, D, H, W, C) with three tables of relative positions, added as in SAM-Med3D."
     def __init__(self, dim:int, heads:int, reach:int):
@@ -118,6 +124,7 @@ class Attention3d(nn.Module):
         out = scores.view(-1, n**3, n**3).softmax(-1) @ v
         return self.proj(out.view(b, self.heads, n**3, c).transpose(1, 2).reshape(b, n, n, n, -1))
 
+# %% ../../nbs/28_models.sam3d.ipynb #c016
 class VitBlock3d(nn.Module):
     "Norm, attention in a window (0: everywhere), norm, MLP; `after` takes the second residual after the norm (FastSAM3D)."
     def __init__(self, dim:int, heads:int, reach:int, window:int, mlp:int, attention:bool=True, after:bool=False):
@@ -140,6 +147,7 @@ class VitBlock3d(nn.Module):
         y = self.norm2(x)
         return (y if self.after else x) + self.mlp(y)
 
+# %% ../../nbs/28_models.sam3d.ipynb #c018
 class Vit3d(nn.Module):
     "Cubes of (B, 1, S, S, S) → (B, width, S/16, …): patches, positions, blocks, SAM's neck."
     def __init__(self, size:int, dim:int, blocks:list, width:int):
@@ -149,13 +157,14 @@ class Vit3d(nn.Module):
         self.patch_embed.proj = nn.Conv3d(1, dim, 16, 16)
         self.pos_embed = nn.Parameter(torch.zeros(1, n, n, n, dim))
         self.blocks = nn.ModuleList(VitBlock3d(dim, **b) for b in blocks)
-        self.neck = nn.Sequential(nn.Conv3d(dim, width, 1, bias=False), ChannelNorm(width), nn.Conv3d(width, width, 3, padding=1, bias=False), ChannelNorm(width))
+        self.neck = nn.Sequential(nn.Conv3d(dim, width, 1, bias=False), ChannelNorm(width),
+                                  nn.Conv3d(width, width, 3, padding=1, bias=False), ChannelNorm(width))
     def forward(self, x):
         x = self.patch_embed.proj(x).permute(0, 2, 3, 4, 1) + self.pos_embed
         for block in self.blocks: x = block(x)
         return self.neck(x.permute(0, 4, 1, 2, 3))
 
-# %% ../../nbs/28_models.sam3d.ipynb #c015
+# %% ../../nbs/28_models.sam3d.ipynb #c021
 class Sam3dNet(PromptNet):
     "SAM-Med3D or FastSAM3D for one block; keys as in the file."
     def __init__(self, spec:SegSpec, vit:Vit3d, width:int=384, mlp:int=2048, hidden:int=256):
@@ -176,6 +185,7 @@ class Sam3dNet(PromptNet):
             mask, quality = self.mask_decoder(features["image"], self.prompt_encoder.dense(), tokens, dense)
         return mask, quality
 
+# %% ../../nbs/28_models.sam3d.ipynb #c023
 def vit3d_shape(state:dict, after:bool) -> tuple[int, dict]:
     "(side of the block, arguments of `Vit3d`) for the tensors of a checkpoint."
     def t(name): return state[f"image_encoder.{name}"].shape
@@ -184,35 +194,49 @@ def vit3d_shape(state:dict, after:bool) -> tuple[int, dict]:
     for i in range(1 + max(int(m[1]) for k in state if (m := re.match(r"image_encoder\.blocks\.(\d+)\.", k)))):
         table = state.get(f"image_encoder.blocks.{i}.attn.rel_pos_d")
         reach = grid if table is None else (len(table) + 1)//2
-        blocks.append(dict(heads=1 if table is None else dim//table.shape[1], reach=reach, window=0 if reach == grid else reach, mlp=t(f"blocks.{i}.mlp.lin1.weight")[0], attention=table is not None, after=after))
+        blocks.append(dict(heads=1 if table is None else dim//table.shape[1], reach=reach, window=0 if reach == grid else reach,
+                           mlp=t(f"blocks.{i}.mlp.lin1.weight")[0], attention=table is not None, after=after))
     return 16*grid, dict(dim=dim, blocks=blocks, width=t("neck.0.weight")[0])
 
 def load_sam3d(spec:SegSpec, path) -> Sam3dNet:
-    "SAM-Med3D or FastSAM3D from the file at `path`. A file with FastSAM3D's encoder alone takes the rest from sam_med3d_turbo.pth beside it."
+    "SAM-Med3D or FastSAM3D from `path`; a file with the encoder alone takes the rest from sam_med3d_turbo.pth beside it."
     state = read_state(spec, path)
     if "pos_embed" in state: state = {f"image_encoder.{k}": v for k, v in state.items()}
     rest = (path if path.is_dir() else path.parent)/"sam_med3d_turbo.pth"
     if "image_encoder.pos_embed" in state and not any(k.startswith("mask_decoder.") for k in state):
-        if not rest.exists(): raise InputError(f"{path.name} holds {spec.name}'s encoder alone; put SAM-Med3D's {rest.name} beside it for the prompt encoder and the decoder")
+        if not rest.exists():
+            raise InputError(f"{path.name} holds {spec.name}'s encoder alone; put SAM-Med3D's {rest.name} beside it for the prompt "
+                             "encoder and the decoder")
         state |= {k: v for k, v in read_state(spec, rest).items() if not k.startswith("image_encoder.")}
     try: size, shape = vit3d_shape(state, spec.kwargs.get("after", False))
     except (KeyError, ValueError, IndexError): raise other_model(spec, path, state, "image_encoder.pos_embed … of a 3D ViT") from None
-    if size != spec.preprocess.size[0]: raise InputError(f"{path.name} holds a ViT for blocks of {size} voxels, and {spec.name} has {spec.preprocess.size[0]}: the weights of another model")
-    decoder = {k: state[n].shape[0] for k, n in (("mlp", "mask_decoder.transformer.layers.0.mlp.lin1.weight"), ("hidden", "mask_decoder.iou_prediction_head.layers.0.weight")) if n in state}
-    return load_exactly(Sam3dNet(spec, Vit3d(size, **shape), shape["width"], **decoder), state, spec.keys.missing, spec.keys.unexpected, f"{spec.name} ({path.name})")
+    if size != spec.preprocess.size[0]:
+        raise InputError(f"{path.name} holds a ViT for blocks of {size} voxels, and {spec.name} has {spec.preprocess.size[0]}: the "
+                         "weights of another model")
+    decoder = {k: state[n].shape[0] for k, n in (("mlp", "mask_decoder.transformer.layers.0.mlp.lin1.weight"),
+                                                 ("hidden", "mask_decoder.iou_prediction_head.layers.0.weight")) if n in state}
+    return load_exactly(Sam3dNet(spec, Vit3d(size, **shape), shape["width"], **decoder), state, spec.keys.missing, spec.keys.unexpected,
+                        f"{spec.name} ({path.name})")
 
-# %% ../../nbs/28_models.sam3d.ipynb #c017
+# %% ../../nbs/28_models.sam3d.ipynb #c025
 def check_volume(volume, spacing, name:str, need_spacing:bool=True) -> tuple[np.ndarray, tuple|None]:
     "The volume as float32 (D, H, W) and its spacing as three positive numbers."
     array = np.asarray(getattr(volume, "array", volume))
-    if array.ndim != 3 or array.dtype.kind not in "biuf" or min(array.shape) < 1: raise InputError(f"{name} takes a volume of numbers (slices, rows, columns); {array.dtype} of shape {array.shape} was given")
+    if array.ndim != 3 or array.dtype.kind not in "biuf" or min(array.shape) < 1:
+        raise InputError(f"{name} takes a volume of numbers (slices, rows, columns); {array.dtype} of shape {array.shape} was given")
     spacing = spacing if spacing is not None else getattr(volume, "spacing", None)
-    if spacing is None and need_spacing: raise InputError(f"{name} needs the spacing of the volume in mm (slices, rows, columns); give spacing=")
-    if spacing is not None and (len(spacing) != 3 or not all(np.isfinite(s) and s > 0 for s in spacing)): raise InputError(f"the spacing is three positive numbers in mm (slices, rows, columns); {tuple(spacing)} was given")
+    if spacing is None and need_spacing:
+        raise InputError(f"{name} needs the spacing of the volume in mm (slices, rows, columns); give spacing=")
+    if spacing is not None and (len(spacing) != 3 or not all(np.isfinite(s) and s > 0
+                                                             for s in spacing)): raise InputError(f"the spacing is three positive "
+                                                                                                  f"numbers in mm (slices, rows, "
+                                                                                                  f"columns); {tuple(spacing)} was given")
     bad = ~np.isfinite(array) if array.dtype.kind == "f" else None
-    if bad is not None and bad.any(): raise InputError(f"the volume holds {plural(int(bad.sum()), 'value')} that are not finite; replace them first")
+    if bad is not None and bad.any():
+        raise InputError(f"the volume holds {plural(int(bad.sum()), 'value')} that are not finite; replace them first")
     return array.astype(np.float32), spacing and tuple(float(s) for s in spacing)
 
+# %% ../../nbs/28_models.sam3d.ipynb #c027
 @dataclass(frozen=True)
 class Blocks:
     "Volume → 1.5 mm, right–front–head, cut at ±1000 HU if it is a CT; `block` takes one cube out."
@@ -244,7 +268,7 @@ def cut(volume, start, size, fill:float=0.) -> torch.Tensor:
     out[tuple(target)] = volume[tuple(source)]
     return out
 
-# %% ../../nbs/28_models.sam3d.ipynb #c021
+# %% ../../nbs/28_models.sam3d.ipynb #c031
 def sample(x, places) -> torch.Tensor:
     "A (D, H, W) tensor at the given coordinates of each axis, linearly; beyond the ends the end value."
     for axis, at in enumerate(places):
@@ -257,9 +281,10 @@ def sample(x, places) -> torch.Tensor:
 
 def seen_from(frame:Frame) -> list[np.ndarray]:
     "For each axis of the image the coordinates of its voxels in the model's input."
-    return [(np.where(f, n - 1 - np.arange(n), np.arange(n)) + .5)*s + o - .5 for n, s, o, f in zip(frame.grid, frame.scale, frame.offset, frame.flip)]
+    return [(np.where(f, n - 1 - np.arange(n), np.arange(n)) + .5)*s + o - .5 for n, s, o,
+            f in zip(frame.grid, frame.scale, frame.offset, frame.flip)]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c024
+# %% ../../nbs/28_models.sam3d.ipynb #c034
 class VolumeModel(SegModel):
     "What the volume models share: one volume at a time, patches encoded when a prompt needs them and kept in the embedding."
     need_spacing = True
@@ -271,10 +296,11 @@ class VolumeModel(SegModel):
             embedding.arrays[name] = made["image"][0].float().cpu().numpy()
         return {"image": torch.as_tensor(embedding.arrays[name]).to(self.device)[None]}
 
+# %% ../../nbs/28_models.sam3d.ipynb #c036
 class BlockModel(VolumeModel):
     "SAM-Med3D and FastSAM3D: a block around the first click; clicks beyond it are left out, and said."
     def set_image(self, image, spacing=None) -> Embedding:
-        "A volume (D, H, W) in canonical orientation, grey values or HU, with its spacing in mm; nothing is encoded before the first prompt."
+        "A volume (D, H, W) in canonical orientation, grey or HU, with its spacing in mm; nothing is encoded before the first prompt."
         array, spacing = check_volume(image, spacing, self.spec.name)
         frame = self.transform.frame(array.shape, spacing)
         return Embedding({"volume": self.transform(array, spacing).numpy()}, frame, self.encoding, spacing)
@@ -286,10 +312,13 @@ class BlockModel(VolumeModel):
         start = t.start(volume.shape, at[first][::-1])
         local = at - np.array(start[::-1])
         near = ((local > -.5) & (local < np.array(t.size[::-1]) - .5)).all(1)
-        if not near.all(): self.notes.add(f"{plural(int((~near).sum()), 'point')} further than a block of {t.size[0]*t.spacing:g} mm from the first left out")
+        if not near.all():
+            self.notes.add(f"{plural(int((~near).sum()), 'point')} further than a block of {t.size[0]*t.spacing:g} mm from the first "
+                           "left out")
         features = self._patch(embedding, "block {} {} {}".format(*start), lambda: t.block(volume, start).permute(0, 3, 2, 1))
         low = None if prompt.mask is None else self._low(frame, start, prompt.mask)
-        put = [torch.as_tensor(np.ascontiguousarray(v[near])).to(self.device)[None] for v in (local.astype(np.float32), prompt.labels.astype(np.int64))]
+        put = [torch.as_tensor(np.ascontiguousarray(v[near])).to(self.device)[None]
+               for v in (local.astype(np.float32), prompt.labels.astype(np.int64))]
         logits, quality = self._run(lambda: self.module.decode(features, *put, mask=low))
         return self._back(frame, start, logits[0, 0].float().cpu().permute(2, 1, 0), float(quality))
     def _low(self, frame, start, mask):
@@ -316,7 +345,7 @@ class BlockModel(VolumeModel):
 
 Sam3dNet.model_class = BlockModel
 
-# %% ../../nbs/28_models.sam3d.ipynb #c036
+# %% ../../nbs/28_models.sam3d.ipynb #c049
 @dataclass(frozen=True)
 class Windows:
     "Volume → values above its mean standardised, stretched to 0–1, cropped to what is above the minimum; `size` is the window."
@@ -346,49 +375,77 @@ class Windows:
         d, h, w = (axis(*v) for v in zip(shape, self.size, low, high))
         return [(i, j, k) for i in d for j in h for k in w]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c040
+# %% ../../nbs/28_models.sam3d.ipynb #c053
 class SegVolNet(PromptNet):
     "MONAI's ViT for one window, SegVol's prompt encoder and decoder, CLIP's text tower; keys as in the file."
-    def __init__(self, spec:SegSpec, tokenize=None, width:int=768, layers:int=12, heads:int=12, mlp:int=3072, hidden:int=256, decoder_mlp:int=2048, text:dict|None=None):
+    def __init__(self, spec:SegSpec, tokenize=None, width:int=768, layers:int=12, heads:int=12, mlp:int=3072, hidden:int=256,
+                 decoder_mlp:int=2048, text:dict|None=None):
         super().__init__(spec)
         size, patch = spec.preprocess.size, spec.kwargs.get("patch", (4, 16, 16))
         vit, clip = require("monai.networks.nets", spec.extra, why=spec.name).ViT, require("transformers", spec.extra, why=spec.name)
         grid = [a//b for a, b in zip(size, patch)]
         self.grid, self.tokenize = grid, tokenize
-        self.image_encoder = vit(in_channels=1, img_size=size, patch_size=patch, hidden_size=width, mlp_dim=mlp, num_layers=layers, num_heads=heads, proj_type="perceptron", classification=False, dropout_rate=0.)
+        self.image_encoder = vit(in_channels=1, img_size=size, patch_size=patch, hidden_size=width, mlp_dim=mlp, num_layers=layers,
+                                 num_heads=heads, proj_type="perceptron", classification=False, dropout_rate=0.)
         self.prompt_encoder = PromptEncoder3d(width, grid, size, parts=2, kinds=4, divide=(1, 0, 2), masks=False)
         config = clip.CLIPTextConfig(**(text or {}))
         self.mask_decoder = MaskDecoder3d(width, nn.LayerNorm((width//4, *[2*n for n in grid])), decoder_mlp, hidden, words=width)
-        self.text_encoder = nn.ModuleDict({"clip_text_model": clip.CLIPTextModel(config), "dim_align": nn.Linear(config.hidden_size, width)})
+        self.text_encoder = nn.ModuleDict({"clip_text_model": clip.CLIPTextModel(config),
+                                           "dim_align": nn.Linear(config.hidden_size, width)})
     def embed(self, images): return {"image": self.image_encoder(images)[0].transpose(1, 2).unflatten(2, self.grid)}
     def words(self, text, device):
         "(1, width): the vector of an organ's name in the sentence of the training."
         tokens = self.tokenize([self.spec.kwargs.get("sentence", "A computerized tomography of a {}.").format(text)])
-        return self.text_encoder["dim_align"](self.text_encoder["clip_text_model"](**{k: v.to(device) for k, v in tokens.items()}).pooler_output)
+        return self.text_encoder["dim_align"](self.text_encoder["clip_text_model"](**{k: v.to(device) for k,
+                                                                                      v in tokens.items()}).pooler_output)
     def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None):
         "Logits (1, 1, *size) for points (1, N, 3) or a box (1, 6) in the window, in array order; `text` is a vector of `words`."
         tokens, dense = self.prompt_encoder(points, labels, boxes, extra=None if text is None else text[:, None])
         low, quality = self.mask_decoder(features["image"], self.prompt_encoder.dense(), tokens, dense, text)
         return F.interpolate(low, size=self.spec.preprocess.size, mode="trilinear", align_corners=False), quality
 
+# %% ../../nbs/28_models.sam3d.ipynb #c055
 _SEGVOL = Keys(prefix=("module.", "model.", ""),
                missing=((r"image_encoder\.blocks\.\d+\.norm_cross_attn\.", "MONAI's ViT has them since 1.4 and does not use them here"),),
-               unexpected=((r"prompt_encoder\.mask_downscaling\.", "convolutions for 2D masks, never used"), (r".*position_ids$", "a counter")))
+               unexpected=((r"prompt_encoder\.mask_downscaling\.", "convolutions for 2D masks, never used"),
+                           (r".*position_ids$", "a counter")))
 
 def load_segvol(spec:SegSpec, path) -> SegVolNet:
     "SegVol from the hub's file (`model.…`) or GitHub's (`model` → `module.…`), its tokeniser beside it or on the hub."
     state = renamed(read_state(spec, path), ((r"^model\.", ""),))
     def t(name): return state[name].shape
-    try: shape = dict(width=t("image_encoder.norm.weight")[0], layers=1 + max(int(m[1]) for k in state if (m := re.match(r"image_encoder\.blocks\.(\d+)\.", k))),
-                      mlp=t("image_encoder.blocks.0.mlp.linear1.weight")[0], hidden=t("mask_decoder.iou_prediction_head.layers.0.weight")[0], decoder_mlp=t("mask_decoder.transformer.layers.0.mlp.lin1.weight")[0])
+    try: shape = dict(width=t("image_encoder.norm.weight")[0],
+                      layers=1 + max(int(m[1]) for k in state if (m := re.match(r"image_encoder\.blocks\.(\d+)\.", k))),
+                      mlp=t("image_encoder.blocks.0.mlp.linear1.weight")[0],
+                      hidden=t("mask_decoder.iou_prediction_head.layers.0.weight")[0],
+                      decoder_mlp=t("mask_decoder.transformer.layers.0.mlp.lin1.weight")[0])
     except (KeyError, ValueError): raise other_model(spec, path, state, "image_encoder.norm.weight, mask_decoder…") from None
     folder = path if path.is_dir() else path.parent
-    net = SegVolNet(spec, Tokens(spec, folder) if spec.text else None, heads=spec.kwargs.get("heads", 12), text=spec.kwargs.get("clip"), **shape)
+    net = SegVolNet(spec, Tokens(spec, folder) if spec.text else None, heads=spec.kwargs.get("heads", 12), text=spec.kwargs.get("clip"),
+                    **shape)
     flat = not any(".text_model." in k for k in net.state_dict())
     state = renamed(state, ((r"clip_text_model\.text_model\.", "clip_text_model."),)) if flat else state
     return load_exactly(net, state, spec.keys.missing, spec.keys.unexpected, f"{spec.name} ({path.name})")
 
-# %% ../../nbs/28_models.sam3d.ipynb #c042
+# %% ../../nbs/28_models.sam3d.ipynb #c057
+def _averaged(windows, crop, size):
+    "The mean of the windows that cover a voxel; the first answer where none does."
+    total, count = torch.zeros_like(crop), torch.zeros_like(crop)
+    for start, logits in windows.items():
+        at = tuple(slice(max(0, s), min(n, s + w)) for s, w, n in zip(start, size, crop.shape))
+        total[at] += logits[tuple(slice(a.start - s, a.stop - s) for a, s in zip(at, start))]; count[at] += 1
+    return torch.where(count > 0, total/count.clamp(min=1), crop)
+
+def _turned(box):
+    "A box x, y, z of the input as z, y, x."
+    return np.concatenate([box[:3][::-1], box[3:][::-1]])
+
+def _within(box, size):
+    "The part of a box that lies in the window, or None."
+    low, high = np.maximum(box[:3], 0), np.minimum(box[3:], size - 1)
+    return np.r_[low, high] if (low <= high).all() else None
+
+# %% ../../nbs/28_models.sam3d.ipynb #c060
 class WindowModel(VolumeModel):
     "SegVol: the shrunken volume first, then windows over what was found; `zoom=False` stays at the first answer."
     need_spacing, zoom = False, True
@@ -396,13 +453,17 @@ class WindowModel(VolumeModel):
         "A CT volume (D, H, W) in canonical orientation; the view from far is encoded at once."
         array, spacing = check_volume(image, spacing, self.spec.name, need_spacing=False)
         crop, low, high = self.transform(array)
-        e = Embedding({"volume": crop.numpy(), "crop": np.array([low, high])}, self.transform.frame(array.shape, low, high), self.encoding, spacing)
+        e = Embedding({"volume": crop.numpy(), "crop": np.array([low, high])}, self.transform.frame(array.shape, low, high), self.encoding,
+                      spacing)
         self._far(e)
         return e
-    def _far(self, e): return self._patch(e, "far", lambda: F.interpolate(torch.from_numpy(e.arrays["volume"])[None, None], size=self.transform.size, mode="nearest-exact")[0])
+    def _far(self, e): return self._patch(e, "far", lambda: F.interpolate(torch.from_numpy(e.arrays["volume"])[None, None],
+                                                                          size=self.transform.size, mode="nearest-exact")[0])
     @torch.no_grad()
     def predict(self, embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
         prompt = self.prompt(embedding, points, labels, boxes, text, mask)
+        if prompt.points is not None and prompt.boxes is not None:
+            raise InputError(f"{self.spec.name} takes points or a box, with a text if you like; not points and a box")
         words = None if text is None else self._run(lambda: self.module.words(text, self.device)).float()
         crop = np.max([self._one(embedding, prompt, box, words) for box in ([None] if prompt.boxes is None else prompt.boxes)], axis=0)
         frame, (low, high) = embedding.frame, embedding.arrays["crop"]
@@ -430,45 +491,39 @@ class WindowModel(VolumeModel):
         coarse = (cut(crop, start, size.tolist(), -1.) > 0).nonzero()
         mine, here = None, None
         if box is not None and only: mine = _within((box + .5)/np.tile(scale, 2) - .5 - np.tile(start, 2), size)
-        if mine is None and len(coarse) and (box is not None or points is not None): mine = np.r_[coarse.amin(0), coarse.amax(0)].astype(float)
+        if mine is None and len(coarse) and (box is not None
+                                             or points is not None): mine = np.r_[coarse.amin(0), coarse.amax(0)].astype(float)
         if points is not None:
             local = (points + .5)/scale - .5 - start
             ok = ((local > -.5) & (local < size - .5)).all(1) & (labels == 1)
             if ok.any(): here = local[ok]
         if here is None and mine is None and words is None: return None
-        features = self._patch(e, "window {} {} {}".format(*start), lambda: cut(torch.from_numpy(e.arrays["volume"]), start, size.tolist())[None])
+        features = self._patch(e, "window {} {} {}".format(*start),
+                               lambda: cut(torch.from_numpy(e.arrays["volume"]), start, size.tolist())[None])
         return self._answer(features, here, None if here is None else np.ones(len(here), int), mine, words)
     def _answer(self, features, points, labels, box, words):
         def put(v, dtype): return None if v is None else torch.as_tensor(np.ascontiguousarray(v)).to(self.device, dtype)[None]
-        logits, _ = self._run(lambda: self.module.decode(features, put(points, torch.float32), put(labels, torch.long) if points is not None else None, put(box, torch.float32), words))
+        logits, _ = self._run(lambda: self.module.decode(features, put(points, torch.float32),
+                                                         put(labels, torch.long) if points is not None else None, put(box, torch.float32),
+                                                         words))
         return logits[0, 0].float().cpu()
 
 SegVolNet.model_class = WindowModel
 
-def _averaged(windows, crop, size):
-    "The mean of the windows that cover a voxel; the first answer where none does."
-    total, count = torch.zeros_like(crop), torch.zeros_like(crop)
-    for start, logits in windows.items():
-        at = tuple(slice(max(0, s), min(n, s + w)) for s, w, n in zip(start, size, crop.shape))
-        total[at] += logits[tuple(slice(a.start - s, a.stop - s) for a, s in zip(at, start))]; count[at] += 1
-    return torch.where(count > 0, total/count.clamp(min=1), crop)
-
-def _turned(box):
-    "A box x, y, z of the input as z, y, x."
-    return np.concatenate([box[:3][::-1], box[3:][::-1]])
-
-def _within(box, size):
-    "The part of a box that lies in the window, or None."
-    low, high = np.maximum(box[:3], 0), np.minimum(box[3:], size - 1)
-    return np.r_[low, high] if (low <= high).all() else None
-
-# %% ../../nbs/28_models.sam3d.ipynb #c048
-_BLOCKS = dict(kind="promptable", domain="medical", dim=None, licence="Apache-2.0", loader=load_sam3d, packages=("segment_anything",), preprocess=Blocks(), prompts=("point", "mask"), choice="single", space="3D", lora=(r"image_encoder\..*\.qkv",))
+# %% ../../nbs/28_models.sam3d.ipynb #c066
+_BLOCKS = dict(checked=CHECKED, kind="promptable", domain="medical", dim=None, licence="Apache-2.0", loader=load_sam3d,
+               packages=("segment_anything",), preprocess=Blocks(), prompts=("point", "mask"), choice="single", space="3D",
+               lora=(r"image_encoder\..*\.qkv",))
 SAM3D_ROWS = (
-    SegSpec("SAM-Med3D", aliases=("SAMMed3D",), params=100.5, hub="blueyo0/SAM-Med3D", files=("sam_med3d_turbo.pth",), layout="model_state_dict → image_encoder.*, prompt_encoder.*, mask_decoder.* (324 tensors)", kwargs=dict(clicks="together"),
+    SegSpec("SAM-Med3D", aliases=("SAMMed3D",), params=100.5, hub="blueyo0/SAM-Med3D", files=("sam_med3d_turbo.pth",),
+            layout="model_state_dict → image_encoder.*, prompt_encoder.*, mask_decoder.* (324 tensors)", kwargs=dict(clicks="together"),
             note="blocks of 128 voxels of 1.5 mm around the first click; all clicks at once", **_BLOCKS),
-    SegSpec("FastSAM3D", aliases=("FastSAM-3D",), params=53.3, hub="techlove/FastSAM3D", files=("FastSAM3D.pth",), layout="model_state_dict → as SAM-Med3D with six blocks, or the encoder alone", kwargs=dict(after=True, clicks="one by one"),
+    SegSpec("FastSAM3D", aliases=("FastSAM-3D",), params=53.2, hub="techlove/FastSAM3D", files=("FastSAM3D.pth",),
+            layout="model_state_dict → as SAM-Med3D with six blocks, or the encoder alone", kwargs=dict(after=True, clicks="one by one"),
             note="SAM-Med3D's student: six blocks, two without attention; clicks one after another", **_BLOCKS),
-    SegSpec("SegVol", domain="CT", params=181.0, licence="MIT", hub="BAAI/SegVol", files=("pytorch_model.bin", "model.safetensors", "SegVol_v1.pth"), kind="promptable", dim=None, loader=load_segvol, packages=("segment_anything", "monai", "einops", "transformers"),
-            preprocess=Windows(), prompts=("point", "box", "text"), choice="single", space="3D", keys=_SEGVOL, text=Text(77, tokenizer="openai/clip-vit-base-patch32"), layout="model.image_encoder.* … (hub), model → module.* (GitHub)",
+    SegSpec("SegVol", checked=CHECKED, domain="CT", params=180.9, licence="MIT", hub="BAAI/SegVol",
+            files=("pytorch_model.bin", "model.safetensors", "SegVol_v1.pth"), kind="promptable", dim=None, loader=load_segvol,
+            packages=("segment_anything", "monai", "einops", "transformers"),
+            preprocess=Windows(), prompts=("point", "box", "text"), choice="single", space="3D", keys=_SEGVOL,
+            text=Text(77, tokenizer="openai/clip-vit-base-patch32"), layout="model.image_encoder.* … (hub), model → module.* (GitHub)",
             lora=(r"image_encoder\..*\.qkv",), note="the whole volume from far, then windows of 32 × 256 × 256 voxels"))
