@@ -133,6 +133,15 @@ def test_early_stopping_counts_after_the_warm_up():
     assert len(curve) == max(best, 8) + 4 < 60
 
 
+@pytest.mark.parametrize("name", IN_TRAINING)
+def test_a_last_batch_of_one_and_a_batch_of_one_kind_are_no_trouble(name):
+    part = replace(TRAIN.where(torch.arange(300) < 97), y=torch.tensor([0]*50 + [1]*47), g=torch.tensor([0]*50 + [1]*46 + [0]))
+    for size in (32, 96, 5):
+        method = make_method(name); model = model_for(method)
+        fit(model, method, part, VALID, Training(total_epochs=2, blr=.01, batch_size=size, select="last"))
+        assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
 def test_three_classes():
     train, test = cohort(600, 0, classes=3), cohort(600, 1, classes=3)
     for name in ("erm", "group-dro", "domain-ind", "cfair"):

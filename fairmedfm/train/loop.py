@@ -155,7 +155,7 @@ class Step:
 class Method(nn.Module):
     "Empirical risk minimisation, and what other methods change of it: `weights` (which samples), `loss` (which loss), `after_step` (what after a step)."
     name, groups, two_groups, representation, validation, chooses, balanced = "erm", False, False, False, False, False, False
-    k, hidden, clip = 1, 0, 0.0                                          # number of groups (told before the model is made), hidden units, gradient clipping
+    k, hidden, clip, smallest = 1, 0, 0.0, 1                             # number of groups (told before the model is made), hidden units, gradient clipping, samples in the smallest batch
     def begin(self, dim:int, y, g, classes:int, how:Training): "Called once before training, with the labels and groups of the training split."
     def outputs(self, classes:int) -> int: return classes                # logits that the head gives
     def weights(self, y, g): return None                                 # which samples: weights for draws with replacement, or None
@@ -224,7 +224,7 @@ def train_epoch(model, method:Method, part:Part, how:Training, epoch:int, optimi
     "One epoch; returns the mean of the method's loss over its batches."
     for group in optimizer.param_groups: group["lr"] = learning_rate(how, epoch)
     shown = method.weights(part.y, part.g)
-    order = epoch_order(len(part), how.batch_size, chance(how.seed, "order", epoch), shown, smallest=team.size)
+    order = epoch_order(len(part), how.batch_size, chance(how.seed, "order", epoch), shown, smallest=max(team.size, method.smallest))
     model.train(); method.train()
     total, y, g = 0.0, part.y.to(device), part.g.to(device)
     for i, (at, x) in enumerate(zip(order, part.batches([team.share(at) for at in order], device, epoch))):

@@ -80,7 +80,7 @@ def critic(width:int, out:int, layers:str) -> nn.Sequential:
 
 class Adversarial(Method):
     "What adversarial methods share: an adversary with an optimiser of its own that minimises its own error, `game`, after each step."
-    groups, two_groups, representation, hidden, clip = True, True, True, 128, 5.0
+    groups, two_groups, representation, hidden, clip, smallest = True, True, True, 128, 5.0, 8
     def make(self, dim, classes) -> nn.Module: raise NotImplementedError
     def game(self, z, y, a): raise NotImplementedError
     def begin(self, dim, y, g, classes, how):
@@ -92,7 +92,9 @@ class Adversarial(Method):
     def after_step(self, step, model):
         self.adversary.requires_grad_(True)
         for _ in range(self.steps):
-            self.optimizer.zero_grad(); self.error(step.z.detach(), step).backward(); self.optimizer.step()
+            error = self.error(step.z.detach(), step)
+            if not error.requires_grad: break                             # a batch in which there is nothing to read
+            self.optimizer.zero_grad(); error.backward(); self.optimizer.step()
         self.adversary.requires_grad_(False)
 
 class Laftr(Adversarial):
