@@ -22,8 +22,8 @@ from fairmedfm.data.catalog import DATASETS, audit_of, load_dataset, prepare_dat
 from fairmedfm.data.core import Dataset, from_table  # noqa: E402
 from fairmedfm.data.phantoms import PhantomSeg, SegGroup, draw_object, expected_dice, make_phantom, phi  # noqa: E402
 from fairmedfm.models.promptable import BOX, GRABCUT, REGION_GROWING, RULE_ROWS, TINY, Picture, SegSpec, TinyNet, load_segmenter  # noqa: E402
-from fairmedfm.report import evaluate_segmentation  # noqa: E402
 from fairmedfm.usages.prompts import ask, correction, join, read_plan  # noqa: E402
+from fairmedfm.usages.decoder import run_segmentation  # noqa: E402
 from fairmedfm.usages.segment import METRICS, SegCache, gap_by_size, group_scores, read_case, save_worst, seg_run, segment, wanted  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -128,6 +128,30 @@ def test_mini_release(name, tmp_path):
         whole = segment(data, BOXES, seg_run(data, BOXES, "bbox", usage="seg3d"), [0]).table.iloc[0]
         assert np.isclose(whole.dice, overlap(box_of(truth), truth)[0]) and np.isclose(whole.volume, truth.sum()*np.prod(case.spacing))
     else: assert np.isclose(boxes.table.dice[0], overlap(box_of(truth), truth)[0])
+
+
+@pytest.mark.parametrize("model,prompt", [("SAM", "center"), ("SAM3", "center"), ("SAM3", "text:lung"), ("MedicalSAM3", "bbox")])
+def test_the_published_lines(model, prompt, tmp_path, tmp_path_factory):
+    "TUSC by sex with --pos_class 255: small checkpoints of the three models in place of the large ones, a frame without a nodule among the rest."
+    for package in ("segment_anything", "transformers"): pytest.importorskip(package)
+    make_release("TUSC", tmp_path/"raw", 5)
+    data = prepare_dataset("TUSC", tmp_path/"raw", tmp_path/"out", quiet=True)
+    if model == "SAM":
+        from fairmedfm.models.sam import SAM_ROWS, SamNet, build_vit
+        row = replace(next(r for r in SAM_ROWS if r.name == "SAM"), preprocess=Picture(128), kwargs={"trained": 128})
+        vit = build_vit(dict(img_size=128, patch_size=16, embed_dim=32, depth=2, num_heads=2, mlp_ratio=4.0, out_chans=256, window_size=4, global_attn_indexes=(1,)))
+        torch.save(SamNet(row, vit).state_dict(), tmp_path/"SAM.pth")
+        net = load_segmenter(row, tmp_path/"SAM.pth", precision="fp32")
+    else:
+        import test_sam3
+        made = test_sam3.folder.__wrapped__(tmp_path_factory) if hasattr(test_sam3.folder, "__wrapped__") else test_sam3.folder._get_wrapped_function()(tmp_path_factory)
+        net = (test_sam3.sam3 if model == "SAM3" else test_sam3.medical)(made)
+    done = run_segmentation(data, net, usage="seg2d", method="erm", batch_size=1, prompts=prompt, pos_class="255", attributes=["Sex"], out=tmp_path/"run", worst=2)
+    table = done.result.table
+    words = prompt.startswith("text")
+    assert len(table) == len(data) and table.dice.isna().sum() == (0 if words else 1) and table.dice.dropna().between(0, 1).all()
+    assert ("absent" in str(table.skipped.dropna().tolist())) if not words else (table.dice[table.volume == 0].isin([0, 1])).all()
+    assert set(done.report.by_group.reset_index().group) == {"F", "M"} and (tmp_path/"run"/"predictions.csv").is_file()
 
 
 def test_structures_of_a_scheme(tmp_path):
@@ -257,8 +281,8 @@ def test_the_gap_of_a_phantom_is_the_expected_one(tmp_path):
     groups = {"F": SegGroup("F", patients=60, contrast=30, boundary=.02), "M": SegGroup("M", patients=60, contrast=45, boundary=.02)}
     data = make_phantom(phantom := PhantomSeg("Faint", tuple(groups.values())), tmp_path)
     rule = replace(BOX, name="Threshold", kwargs=dict(rule=lambda image, grid, prompt, spacing: image[..., 0] > 92))
-    result = segment(data, load_segmenter(rule), seg_run(data, load_segmenter(rule), "center", metrics="dice")).table
-    expected = []
+    done = segment(data, load_segmenter(rule), seg_run(data, load_segmenter(rule), "center", metrics="dice"))
+    result, expected = done.table, []
     for i, row in enumerate(data.samples.itertuples()):
         g = groups[row.sex]
         _, solid_, mask = draw_object(phantom, g, np.random.default_rng([phantom.random_state, 1, i]))
@@ -270,8 +294,10 @@ def test_the_gap_of_a_phantom_is_the_expected_one(tmp_path):
     assert true_gap > .05 and abs(gap - true_gap) < 2*se, "within the interval for patients"
     exact = np.sqrt(m.off.var()/60 + f.off.var()/60)                          # the noise alone, image for image
     assert abs(m.off.mean() - f.off.mean()) < 3*exact and exact < se
-    report = evaluate_segmentation(result[["sex"]], dice=result.dice).summary
-    assert np.isclose(report.delta_dice.iloc[0], abs(result[result.sex == "M"].dice.mean() - result[result.sex == "F"].dice.mean()))
+    told = done.report("sex", ci=.95)
+    pair = told.pairwise.iloc[0]
+    assert (pair.group_a, pair.group_b) == ("F", "M") and pair.low < -true_gap < pair.high < 0 and pair.verdict == "different" and told.metadata["clustered"]
+    assert np.isclose(told.summary.delta_dice.iloc[0], abs(result[result.sex == "M"].dice.mean() - result[result.sex == "F"].dice.mean()))
 
 
 def test_a_trained_network_sees_the_faint_group_worse(net, tmp_path):

@@ -141,7 +141,8 @@ def is_done(folder) -> bool:
     return all((Path(folder)/n).is_file() and sha256_of(Path(folder)/n) == h for n, h in files.items())
 
 def same_run(folder, c:RunConfig, data_hash:str) -> None:
-    "Raise when the folder holds a run with other settings or other data."
+    "Raise when the folder holds a finished run with other settings or other data."
+    if not (Path(folder)/"done.json").exists(): return                       # not finished: its checkpoint has a key and is not used for other settings
     path = Path(folder)/"config.json"
     if not path.is_file(): return
     try: held = json.loads(path.read_text(encoding="utf-8"))
@@ -317,7 +318,9 @@ def run_one(
 ) -> Finished:
     "Make the run, go on with it, or find it finished."
     shop, d = shop or Workshop(), decide(c)
-    data = shop.data(c)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")                            # the notes stand in the report and in the log
+        data = shop.data(c)
     attribute, notes = attribute_of(c, data), Notes()
     data_hash = hashlib.sha256(csv_bytes(data.samples)).hexdigest()
     folder = run_folder(c, data.name, attribute)
@@ -330,7 +333,7 @@ def run_one(
         for old in ("done.json", "checkpoint.pt"): (folder/old).unlink(missing_ok=True)
     (track, close) = open_tracker(c, folder, shop.team.accelerator)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")                            # the notes stand in the report and in the log
+        warnings.simplefilter("ignore")
         job = make_job(c, d, data, shop.encoder(c, data), attribute, shop, folder, say, track)
         for n in (*data.notes, *d.notes): notes.add(n)
         facts = job_facts(job, c, attribute, data_hash)

@@ -38,7 +38,7 @@ from .segment import METRICS, SEG_USAGES, SegCache, Segmented, SegRun, all_shots
 
 # %% auto #0
 __all__ = ['SEG_METHODS', 'SEG_SELECT', 'Item', 'pack', 'gather', 'inner', 'mask_losses', 'SegStep', 'FEBS', 'seg_method',
-           'FromShelf', 'item_losses', 'measure_items', 'check_fine_tuning', 'fine_tune', 'unfreeze_decoder', 'LoRA',
+           'FromShelf', 'item_losses', 'measure_items', 'check_fine_tuning', 'unfreeze_decoder', 'fine_tune', 'LoRA',
            'add_lora', 'FromPictures', 'trained_state', 'save_weights', 'apply_weights', 'SegOutcome',
            'train_segmenter', 'run_segmentation']
 
@@ -185,7 +185,14 @@ def check_fine_tuning(model, train, valid, method, how:Training, k:int):
     if how.select != "last" and not valid: raise InputError("there is no validation split to choose the epoch by; add one, or choose the last epoch (--val_strategy last)")
     if method.groups and len({i.group for i in train} - {-1}) < 2: raise InputError(f"method {method.name} needs two groups in the training split; it has {plural(len({i.group for i in train} - {-1}), 'known group')}")
 
-# %% ../../nbs/47_usages.decoder.ipynb #c030
+# %% ../../nbs/47_usages.decoder.ipynb #c032
+def unfreeze_decoder(model) -> int:
+    "Let the decoder's parameters be trained; returns how many numbers that is."
+    model.module.requires_grad_(False)
+    for p in model.module.decoder_parameters(): p.requires_grad_(True)
+    return sum(p.numel() for p in model.module.parameters() if p.requires_grad)
+
+# %% ../../nbs/47_usages.decoder.ipynb #c034
 def fine_tune(
     model, # trained in place; it ends with the chosen epoch's parameters
     source, # item → features and frame
@@ -230,14 +237,7 @@ def _epoch(model, source, train, method, how, plans, epoch, optimizer, share) ->
         total += float(loss.detach())
     return total/len(order)
 
-# %% ../../nbs/47_usages.decoder.ipynb #c032
-def unfreeze_decoder(model) -> int:
-    "Let the decoder's parameters be trained; returns how many numbers that is."
-    model.module.requires_grad_(False)
-    for p in model.module.decoder_parameters(): p.requires_grad_(True)
-    return sum(p.numel() for p in model.module.parameters() if p.requires_grad)
-
-# %% ../../nbs/47_usages.decoder.ipynb #c041
+# %% ../../nbs/47_usages.decoder.ipynb #c043
 class LoRA(nn.Module):
     "A frozen linear or convolution layer and a trained correction of rank `rank`, scaled by alpha/rank, that begins as zero."
     def __init__(self, base:nn.Module, rank:int=4, alpha:float=8.0):
@@ -263,7 +263,7 @@ def add_lora(model, rank:int=4, alpha:float=8.0, seed:int=0) -> int:
     own = [p for m in model.module.modules() if isinstance(m, LoRA) for p in (*m.down.parameters(), *m.up.parameters())]
     return sum(p.requires_grad_(True).numel() for p in own)
 
-# %% ../../nbs/47_usages.decoder.ipynb #c045
+# %% ../../nbs/47_usages.decoder.ipynb #c047
 class FromPictures:
     "Encodes the kept picture of an item, with gradients."
     def __init__(self, model, folder):
@@ -280,7 +280,7 @@ class FromPictures:
         with Image.open(self.folder/name) as im: features, frames = self.model.features([np.array(im)])
         return features, own_frame(frames[0], shot, stretch)
 
-# %% ../../nbs/47_usages.decoder.ipynb #c049
+# %% ../../nbs/47_usages.decoder.ipynb #c051
 def trained_state(model) -> dict:
     "The tensors of the decoder and of the LoRA layers."
     own = {id(p) for p in model.module.decoder_parameters()} | {id(p) for m in model.module.modules() if isinstance(m, LoRA) for p in (m.down.weight, m.up.weight)}
@@ -303,7 +303,7 @@ def apply_weights(model, path) -> dict:
     model.module.requires_grad_(False)
     return facts
 
-# %% ../../nbs/47_usages.decoder.ipynb #c053
+# %% ../../nbs/47_usages.decoder.ipynb #c055
 @dataclass
 class SegOutcome:
     "What a run leaves: the `result` (tables), the `report`, the training `curve` if something was trained, and the facts."
@@ -331,7 +331,7 @@ def _split_rows(data, protocol, seed) -> tuple[Dataset, dict]:
     if not len(rows["test"]): raise InputError(f"{data.name} has no test split")
     return data, rows
 
-# %% ../../nbs/47_usages.decoder.ipynb #c054
+# %% ../../nbs/47_usages.decoder.ipynb #c057
 def train_segmenter(data:Dataset, model, run:SegRun, rows:dict, group:Grouping|None, method:Method, how:Training, cache:SegCache, *, lora:tuple|None=None, encode_batch:int=1, workers:int=0, checkpoint=None, key:str="", say=None) -> pd.DataFrame:
     "Fine-tune on the rows of `train`, choose on those of `valid`; with `lora` = (rank, alpha) also LoRA layers of the encoder. Returns the curve."
     say = say or (lambda text: None)
@@ -351,10 +351,12 @@ def train_segmenter(data:Dataset, model, run:SegRun, rows:dict, group:Grouping|N
     model.module.requires_grad_(False)
     return curve
 
+# %% ../../nbs/47_usages.decoder.ipynb #c059
 def run_segmentation(
     data:Dataset, model, # a dataset with masks, and a loaded promptable model
     *, usage:str="seg2d", prompts=None, pos_class=None, # as in `seg_run`
     attributes=("sex",), bins=None, intersectional=False, # what to compare; names as on the command line
+    ci:float|None=.95, # level of the report's intervals, with patients as clusters; `None`: none
     method:str="erm", method_options:dict|None=None, how:Training=Training(), lora:tuple=(4, 8.0), # for usages that train
     size:int|None=None, per:str="structure", seed:int=0, metrics=METRICS, tolerance:float=1.0, empty_score:float=1.0,
     cache:SegCache|None=None, batch_size:int=1, workers:int=0, bad:str="raise", rows=None, # `rows`: of the table, for usages that train nothing
@@ -379,7 +381,7 @@ def run_segmentation(
         curve = train_segmenter(data, model, run, parts, group, seg_method(method, method_options), how, cache, lora=tuple(lora) if row.images else None, encode_batch=batch_size, workers=workers, checkpoint=checkpoint, key=key, say=say)
         rows = parts["test"]
     result = segment(data, model, run, rows, cache, batch_size, workers, bad, say, names)
-    report = result.report(names, bins=bins, intersectional=intersectional)
+    report = result.report(names, bins=bins, intersectional=intersectional, ci=ci, random_state=seed)
     outcome = SegOutcome(result, report, names, curve, {"usage": usage, "method": method, "model": model.spec.name, "dataset": data.name, "attributes": names, "seed": seed, "protocol": model.protocol, "fingerprint": model.fingerprint})
     if out: outcome.facts["files"] = [p.name for p in _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins)]
     return outcome

@@ -50,7 +50,7 @@ def wanted(spec, pos_class=None) -> dict:
         if not spec or not spec.structures: raise InputError("pos_class='all' needs a dataset with a label scheme; list the label numbers of your masks instead")
         return {name: name for name in spec.structures}
     given = [p.strip() if isinstance(p, str) else p for text in as_list(pos_class) or [None] for p in (text.split(",") if isinstance(text, str) else [text])]
-    return {label_values(spec, p)[0]: p for p in given}
+    return {label_values(spec, p)[0].replace("anything", "foreground"): p for p in given}
 
 # %% ../../nbs/46_usages.segment.ipynb #c013
 READ = ("window", "percentiles", "per_slice", "plane", "axes")      # reading options of `read_image` that mean something here
@@ -184,7 +184,7 @@ def _crc(arrays) -> int:
     for k in sorted(arrays): crc = zlib.crc32(np.ascontiguousarray(arrays[k]).reshape(-1).view(np.uint8), crc)
     return crc
 
-# %% ../../nbs/46_usages.segment.ipynb #c034
+# %% ../../nbs/46_usages.segment.ipynb #c035
 def _rounded(self, e:Embedding) -> Embedding:
     "The embedding as it will be read: with `half`, rounded to half precision."
     return replace(e, arrays={k: v.astype(np.float16).astype(v.dtype) if v.dtype == np.float32 else v for k, v in e.arrays.items()}) if self.half else e
@@ -234,7 +234,7 @@ def _full(e): return replace(e, arrays={k: v.astype(np.float32) if v.dtype == np
 
 EmbeddingShelf.put, EmbeddingShelf.flush, EmbeddingShelf.get, EmbeddingShelf._arrays, EmbeddingShelf.rounded = _put, _flush, _get, _arrays, _rounded
 
-# %% ../../nbs/46_usages.segment.ipynb #c038
+# %% ../../nbs/46_usages.segment.ipynb #c039
 class SegCache:
     "The folder of embeddings and scores. `folder=None` keeps nothing."
     def __init__(self, folder="./cache", half:bool=False, megabytes:float=64, piece:int=16, say:Callable|None=None):
@@ -257,7 +257,7 @@ class SegCache:
         image, mask = (self.hashes.of(data.path(cell[c]), split_path(cell[c])[1]) for c in ("image", "mask"))
         return image, hashlib.sha256(f"{cell['id']}|{image}|{mask}".encode()).hexdigest()
 
-# %% ../../nbs/46_usages.segment.ipynb #c041
+# %% ../../nbs/46_usages.segment.ipynb #c042
 class ScoreBook:
     "Lines of finished cases by their key; `write` keeps those of a piece in one file, whole or not there."
     def __init__(self, folder:Path|None):
@@ -274,7 +274,7 @@ def book_of(cache:SegCache, facts:dict) -> ScoreBook:
     "The book for a set of facts."
     return ScoreBook(cache._place("scores", facts) if cache.folder else None)
 
-# %% ../../nbs/46_usages.segment.ipynb #c044
+# %% ../../nbs/46_usages.segment.ipynb #c045
 @dataclass(frozen=True)
 class SegUsage:
     "A value of `--usage`: the prompt in its name, volumes whole or by slices, what is trained."
@@ -304,7 +304,7 @@ def usage_prompts(usage:str, prompts=None) -> list[str]:
     if not own and not given: raise InputError(f"usage {usage} needs --prompt: center, rand, rands, bbox, center-inside, bbox-jitter, text, clicks; several with commas")
     return [own] if own else given
 
-# %% ../../nbs/46_usages.segment.ipynb #c047
+# %% ../../nbs/46_usages.segment.ipynb #c048
 METRICS = ("dice", "iou", "hd95", "nsd", "rvd")
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class SegRun:
         return {**self.seen(), "prompts": [p.name for p in self.plans], "structures": values, "flags": {k: type(next(iter(label_values(spec, p)[1]), 0)).__name__ for k, p in self.structures.items()},
                 "per": self.per, "seed": self.seed, "metrics": list(self.metrics), "tolerance": self.tolerance, "empty_score": self.empty_score}
 
-# %% ../../nbs/46_usages.segment.ipynb #c048
+# %% ../../nbs/46_usages.segment.ipynb #c050
 def seg_run(
     data:Dataset, model, # a promptable model
     prompts="center", # one or several names, also separated by commas
@@ -357,7 +357,7 @@ def seg_run(
     size = (size or (own if isinstance(own, int) else 1024)) if paper and not solid else None
     return SegRun(plans, wanted(data.spec, pos_class), usage, per, seed, model.protocol, size, tuple(MASK_METRICS[m].name for m in as_list(metrics)), float(tolerance), empty_score, read_options(data, model.protocol, read), solid)
 
-# %% ../../nbs/46_usages.segment.ipynb #c052
+# %% ../../nbs/46_usages.segment.ipynb #c054
 def united(model, embedding, prompts, **more) -> Prediction:
     "The union of the answers to the prompts of one sample; the mean of their scores."
     if len(prompts) > 1 and all(set(p) == {"boxes"} for p in prompts): prompts = [{"boxes": np.stack([p["boxes"] for p in prompts])}]
@@ -379,7 +379,7 @@ def answers(model, embedding, shot:Shot, name:str, plan:Plan, run:SegRun) -> Ite
             found = united(model, embedding, prompts, **more)
         yield k + 1, found, prompts
 
-# %% ../../nbs/46_usages.segment.ipynb #c057
+# %% ../../nbs/46_usages.segment.ipynb #c059
 def pair_scores(pred, true, spacing=None, metrics=METRICS, tolerance:float=1.0, empty_score:float=1.0) -> dict:
     "Each metric, and both volumes, in mm (mm², mm³) where the spacing is known, else in pixels; for two boolean masks of one shape."
     both, p, t, _ = overlap(pred, true)
@@ -390,7 +390,7 @@ def pair_scores(pred, true, spacing=None, metrics=METRICS, tolerance:float=1.0, 
         return float(m.surface(*far, tolerance*(1 + 1e-6))) if far else m.one_empty if p or t else np.nan
     return {**{m.name: one(m) for m in rows}, "volume": t*cell, "predicted_volume": p*cell}
 
-# %% ../../nbs/46_usages.segment.ipynb #c061
+# %% ../../nbs/46_usages.segment.ipynb #c063
 def ahead(read:Callable, items:Iterable, workers:int=0) -> Iterator:
     "`read(item)` of each item in order, `workers` items ahead in as many threads."
     if workers < 1: yield from map(read, items); return
@@ -421,7 +421,7 @@ def encoded(model, stream:Iterable[Shot], shelf:EmbeddingShelf|None=None, batch_
         if len(missing) >= batch_size or len(waiting) >= 2*batch_size: yield from done()
     yield from done()
 
-# %% ../../nbs/46_usages.segment.ipynb #c065
+# %% ../../nbs/46_usages.segment.ipynb #c067
 def _shape_facts(truth) -> dict:
     edge = any(np.take(truth, k, axis).any() for axis in range(truth.ndim) for k in (0, -1))
     return {"pieces": connected(truth)[1], "border": bool(edge)}
@@ -449,7 +449,7 @@ def volume_lines(case:Case, run:SegRun, grid, spacing, truths) -> list[dict]:
         lines.append({"structure": name, "prompt": plan, "round": k, **pair_scores(pred, truths[name], spacing, run.metrics, run.tolerance, run.empty_score), "predicted_iou": float(np.mean(own)), "slices": len(slices)})
     return lines
 
-# %% ../../nbs/46_usages.segment.ipynb #c069
+# %% ../../nbs/46_usages.segment.ipynb #c071
 def _published_volume(case, run):
     "Grid, spacing and masks of a volume as the published protocol scores its slices."
     n = run.size
@@ -474,7 +474,7 @@ def finish(case:Case, run:SegRun) -> dict:
     unit = {"unit": "pixel" if case.spacing is None else "mm"}
     return {"lines": [{**l, **unit} for l in lines], "slices": by_slice}
 
-# %% ../../nbs/46_usages.segment.ipynb #c071
+# %% ../../nbs/46_usages.segment.ipynb #c073
 def all_shots(data:Dataset, run:SegRun, rows, cache:SegCache, workers:int=0, bad:dict|None=None) -> Iterator[Shot]:
     "Every shot of the rows, in order. Rows that cannot be read go to `bad` with the reason; without it they are errors."
     def read(row):
@@ -494,7 +494,7 @@ def walk(data:Dataset, model, run:SegRun, rows, cache:SegCache, shelf, batch_siz
     "Every shot of the rows with its embedding, in order."
     yield from encoded(model, all_shots(data, run, rows, cache, workers, bad), shelf, batch_size)
 
-# %% ../../nbs/46_usages.segment.ipynb #c074
+# %% ../../nbs/46_usages.segment.ipynb #c076
 @dataclass
 class Segmented:
     "`table`: a line per case, structure, prompt and round; `slices`: the same for slices of volumes (else empty); `run`, `notes`, `facts`."
@@ -511,6 +511,31 @@ class Segmented:
         done = self.table["dice"].notna().sum() if "dice" in self.table else len(self.table)
         return f"{plural(self.table['id'].nunique(), 'case')}, {len(self.run.structures)} × {plural(len(self.run.plans), 'prompt')}: {plural(int(done), 'scored line')}"
 
+# %% ../../nbs/46_usages.segment.ipynb #c078
+def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
+    notes, shown = Notes(), {n for a in data.attributes for n in (a, f"{a}_group", f"{a}_binary")} | set(columns)
+    attributes = [a for a in data.samples.columns if a not in FIRST_COLUMNS and a in shown]
+    who = data.samples[["id", "patient", "split", *attributes]]
+    who = who.rename(columns={c: f"{c} of the image" for c in attributes if c in (*METRICS, "structure", "prompt", "round", "slice", "slices", "unit", "pieces", "border", "asked", "skipped", "volume", "predicted_volume", "predicted_iou")})
+    def table(kind):
+        found = pd.DataFrame([{"row": r, **l} for r in rows for l in book.known[keys[r]][kind]])
+        return pd.DataFrame(columns=["id"]) if not len(found) else who.iloc[found["row"]].reset_index(drop=True).join(found.drop(columns="row"))
+    lines, slices = table("lines"), table("slices")
+    if unread: notes.add(f"{plural(len(unread), 'case')} left out, cannot be read: {some(list(unread.values()), 3)}")
+    if not len(lines): raise InputError("there is no case to segment")
+    for name in run.structures:
+        of = lines[lines["structure"] == name].drop_duplicates("id")
+        lost = of["skipped"].notna().sum() if "skipped" in of else 0
+        if lost == len(of): raise InputError(f"{name} is in no case ({of['skipped'].iloc[0]}); choose another --pos_class")
+        if lost: notes.add(f"{name}: {plural(int(lost), 'case')} of {len(of):,} without it, where no prompt can be given; they have no score")
+    if lines["unit"].nunique() > 1:
+        lines.loc[lines["unit"] == "pixel", [m for m in ("hd95", "nsd", "asd") if m in lines]] = np.nan
+        notes.add("the spacing is known for some cases only: the others have no surface distance")
+    if run.everywhere is False: notes.add("prompts come from the true masks: this is interactive segmentation, not automatic")
+    order = [*who.columns, "structure", "prompt", "round", *run.metrics, "volume", "predicted_volume", "unit", "predicted_iou", "slices", "pieces", "border", "asked", "skipped"]
+    return Segmented(lines[[c for c in order if c in lines]], slices[[c for c in [*order[:len(who.columns)], "slice", *order[len(who.columns):]] if c in slices]], run, notes, facts)
+
+# %% ../../nbs/46_usages.segment.ipynb #c081
 def _pieces(rows, keys, size) -> list[tuple[str, list]]:
     pieces = [list(rows[i:i + size]) for i in range(0, len(rows), size)]
     return [(hashlib.sha256("".join(keys[r] for r in p).encode()).hexdigest()[:20], p) for p in pieces]
@@ -527,7 +552,7 @@ def _work(data, model, run, rows, keys, cache, shelf, claim, batch_size, workers
         if shelf is not None: shelf.flush()
     return out
 
-# %% ../../nbs/46_usages.segment.ipynb #c075
+# %% ../../nbs/46_usages.segment.ipynb #c083
 def segment(
     data:Dataset, model, run:SegRun, # of `seg_run`
     rows=None, # rows of the table; `None`: all
@@ -565,31 +590,7 @@ def segment(
     if unread and bad != "drop": raise InputError(f"{plural(len(unread), 'case')} cannot be read: {'; '.join(list(unread.values())[:3])}" + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
     return _collect(data, run, [r for r in rows if r not in unread], keys, book, unread, facts, columns)
 
-# %% ../../nbs/46_usages.segment.ipynb #c077
-def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
-    notes, shown = Notes(), {n for a in data.attributes for n in (a, f"{a}_group", f"{a}_binary")} | set(columns)
-    attributes = [a for a in data.samples.columns if a not in FIRST_COLUMNS and a in shown]
-    who = data.samples[["id", "patient", "split", *attributes]]
-    who = who.rename(columns={c: f"{c} of the image" for c in attributes if c in (*METRICS, "structure", "prompt", "round", "slice", "slices", "unit", "pieces", "border", "asked", "skipped", "volume", "predicted_volume", "predicted_iou")})
-    def table(kind):
-        found = pd.DataFrame([{"row": r, **l} for r in rows for l in book.known[keys[r]][kind]])
-        return pd.DataFrame(columns=["id"]) if not len(found) else who.iloc[found["row"]].reset_index(drop=True).join(found.drop(columns="row"))
-    lines, slices = table("lines"), table("slices")
-    if unread: notes.add(f"{plural(len(unread), 'case')} left out, cannot be read: {some(list(unread.values()), 3)}")
-    if not len(lines): raise InputError("there is no case to segment")
-    for name in run.structures:
-        of = lines[lines["structure"] == name].drop_duplicates("id")
-        lost = of["skipped"].notna().sum() if "skipped" in of else 0
-        if lost == len(of): raise InputError(f"{name} is in no case ({of['skipped'].iloc[0]}); choose another --pos_class")
-        if lost: notes.add(f"{name}: {plural(int(lost), 'case')} of {len(of):,} without it, where no prompt can be given; they have no score")
-    if lines["unit"].nunique() > 1:
-        lines.loc[lines["unit"] == "pixel", [m for m in ("hd95", "nsd", "asd") if m in lines]] = np.nan
-        notes.add("the spacing is known for some cases only: the others have no surface distance")
-    if run.everywhere is False: notes.add("prompts come from the true masks: this is interactive segmentation, not automatic")
-    order = [*who.columns, "structure", "prompt", "round", *run.metrics, "volume", "predicted_volume", "unit", "predicted_iou", "slices", "pieces", "border", "asked", "skipped"]
-    return Segmented(lines[[c for c in order if c in lines]], slices[[c for c in [*order[:len(who.columns)], "slice", *order[len(who.columns):]] if c in slices]], run, notes, facts)
-
-# %% ../../nbs/46_usages.segment.ipynb #c090
+# %% ../../nbs/46_usages.segment.ipynb #c096
 def _target_name(structure, prompt) -> str: return f"{structure}_{prompt}".replace(" ", "-").replace(",", "-")
 
 def _predictions(self, of:str="table") -> pd.DataFrame:
@@ -607,21 +608,21 @@ def _predictions(self, of:str="table") -> pd.DataFrame:
 
 Segmented.predictions = _predictions
 
-# %% ../../nbs/46_usages.segment.ipynb #c095
-def _report(self, attributes, bins=None, intersectional=False, of:str|None=None) -> FairnessReport:
-    "Fairness of Dice across the groups of attributes (columns of the table)."
+# %% ../../nbs/46_usages.segment.ipynb #c101
+def _report(self, attributes, bins=None, intersectional=False, of:str|None=None, ci:float|None=None, **how) -> FairnessReport:
+    "Fairness of Dice across the groups of attributes (columns of the table); with `ci` also intervals and tests, with patients as clusters; `how` as in `evaluate_segmentation`."
     of = of or ("slices" if self.run.protocol == "paper" and len(self.slices) else "table")
     frame = self.predictions(of)
     columns = {" · ".join(t): "dice" + ("" if len(self.targets) == 1 else f"_{_target_name(*t)}") for t in self.targets}
     dice = frame["dice"] if len(columns) == 1 else frame[list(columns.values())].set_axis(list(columns), axis=1)
-    report = evaluate_segmentation(frame[as_list(attributes)], dice=dice, bins=bins, intersectional=intersectional)
+    report = evaluate_segmentation(frame[as_list(attributes)], dice=dice, bins=bins, intersectional=intersectional, ci=ci, clusters=frame["patient"] if ci else None, **how)
     report.warnings[:0] = self.notes
     report.metadata |= {"prompts": [p.name for p in self.run.plans], "structures": list(self.run.structures), "per": self.run.per, "sample": "slice" if of == "slices" else "volume" if len(self.slices) else "image", "protocol": self.run.protocol}
     return report
 
 Segmented.report = _report
 
-# %% ../../nbs/46_usages.segment.ipynb #c099
+# %% ../../nbs/46_usages.segment.ipynb #c107
 def group_scores(result:Segmented, attribute:str, bins=None) -> pd.DataFrame:
     "Mean of every score per structure, prompt, round and group; `n` is the number of samples with a Dice."
     table, parts = result.table, []
@@ -631,7 +632,7 @@ def group_scores(result:Segmented, attribute:str, bins=None) -> pd.DataFrame:
         parts.append(pd.DataFrame({"n": group_table(part[result.run.metrics[0]].to_numpy(float), group)["n"], **means}).assign(**dict(zip(["structure", "prompt", "round"], key))).reset_index())
     return pd.concat(parts).set_index(["structure", "prompt", "round", "group"])
 
-# %% ../../nbs/46_usages.segment.ipynb #c102
+# %% ../../nbs/46_usages.segment.ipynb #c110
 def gap_by_size(table:pd.DataFrame, attribute:str, groups:tuple[str, str], strata:int=4, score:str="dice") -> pd.DataFrame:
     "Mean `score` of two groups and their difference per quantile of size, over `all`, and `at equal size`; lines without a score are left out."
     t = table[table[score].notna() & table[attribute].isin(groups)]
@@ -646,7 +647,7 @@ def gap_by_size(table:pd.DataFrame, attribute:str, groups:tuple[str, str], strat
     equal = {g: (both[g]*weight).sum()/weight.sum() if len(both) else np.nan for g in (*groups, "difference")}
     return pd.concat([out, pd.DataFrame({"at equal size": {f"n {g}": both[f"n {g}"].sum() for g in groups} | equal}).T]).rename_axis("size")
 
-# %% ../../nbs/46_usages.segment.ipynb #c108
+# %% ../../nbs/46_usages.segment.ipynb #c116
 @dataclass
 class View:
     "What is drawn of a case: picture, truth, answer, prompts."
@@ -682,7 +683,7 @@ def view(data:Dataset, model, run:SegRun, id:str, structure:str, prompt:str, cac
         image, truth, mask, prompts, note = to_uint8(image)[k], truth[k], mask[k], [], f"slice {k}"
     return View(id, pair_scores(mask, truth, metrics=("dice",))["dice"], image, truth, mask, prompts, note)
 
-# %% ../../nbs/46_usages.segment.ipynb #c110
+# %% ../../nbs/46_usages.segment.ipynb #c118
 def draw(ax, v:View, crop:float=1.0):
     "Draw a view: true outline dashed, answer orange, prompts; cropped to the object with `crop` of its size around it (0: no crop)."
     ax.imshow(v.image, cmap="gray", vmin=0, vmax=255); ax.set_xticks([]); ax.set_yticks([])
@@ -710,7 +711,7 @@ def contact_sheet(views:dict[str, list[View]], title:str=""):
     if title: fig.suptitle(title, fontsize=9)
     return fig
 
-# %% ../../nbs/46_usages.segment.ipynb #c113
+# %% ../../nbs/46_usages.segment.ipynb #c121
 def save_worst(data:Dataset, model, result:Segmented, attribute:str, out, n:int=10, overlays:bool=False, cache:SegCache|None=None, bins=None) -> list[Path]:
     "Write `worst-<target>-<attribute>.png` for each structure and prompt into `out`, and with `overlays` every picture as a file of its own."
     pyplot, out, files = require("matplotlib.pyplot", "seg", why="pictures of the worst cases"), Path(out), []
