@@ -1,4 +1,4 @@
-# make demo   an environment with the package alone, and the main job on a table that comes with it
+# make demo   two environments, and the two main jobs: score a table that comes with the package; run the benchmark on made-up images
 # make test   an environment with everything, and every check; `make help` lists the single steps
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,18 +17,24 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # -- environments --
 
 .PHONY: env
 env: $(VENV)/.ready ## the environment for working on the package (.venv)
 
-$(VENV)/.ready: settings.ini setup.py pyproject.toml
+# the same environment in two steps: what a benchmark run needs (for make demo), then what the tests need beside it
+$(VENV)/.cls: settings.ini setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("fairmedfm needs Python 3.10 or newer (PYTHON=... chooses one)" if sys.version_info < (3, 10) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "== environment $(VENV) (a few minutes the first time)"
+	@echo "== environment $(VENV) (a few minutes the first time: PyTorch is large)"
 	@$(BIN)/python -m pip install -q --upgrade pip
+	@$(BIN)/python -m pip install -q -e '.[cls,plots]'
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.cls
+	@echo "== environment $(VENV), what the tests need"
 	@$(BIN)/python -m pip install -q -e '.[dev]'
 	@$(BIN)/python -m pip check
 	@touch $@
@@ -47,9 +53,16 @@ os: ## Debian packages that the tests use, where apt-get is at hand
 
 # -- the main job --
 
-.PHONY: demo
-demo: $(LIGHT)/.ready ## score a real table that comes with the package
+.PHONY: demo demo-table demo-benchmark
+demo: demo-table demo-benchmark ## both of these
+
+demo-table: $(LIGHT)/.ready ## score a real table that comes with the package
 	@$(LIGHT)/bin/fairmedfm demo
+
+demo-benchmark: $(VENV)/.cls ## images with a known gap, a linear probe on them, and what was found: from nothing, in _demo/
+	@rm -rf _demo
+	@echo && echo "== Phantom2D x EfficientNet-Lite0 x lp"
+	@$(BIN)/fairmedfm demo --benchmark --out _demo
 
 # -- writing --
 
@@ -112,5 +125,5 @@ pytest: $(VENV)/.ready ## every notebook cell and every test
 
 .PHONY: clean
 clean: ## what was built; the environments stay
-	@rm -rf _proc _docs build dist dist.log nbs/nbdev.yml nbs/sidebar.yml .pytest_cache .hypothesis
+	@rm -rf _proc _docs _demo build dist dist.log nbs/nbdev.yml nbs/sidebar.yml .pytest_cache .hypothesis
 	@find fairmedfm tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

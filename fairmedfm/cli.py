@@ -22,15 +22,16 @@ from .core import InputError, Notes, require, plural, some, unknown_name
 # %% auto #0
 __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTIONS', 'MASK_OPTIONS', 'BOTH_OPTIONS',
            'SURE_OPTIONS', 'OUTPUT_OPTIONS', 'SCORE_OPTIONS', 'KINDS', 'TASKS', 'QUICK', 'FORMATS', 'OUTPUTS',
-           'DEMO_OPTIONS', 'DEMO_NEXT', 'SCORE_ABOUT', 'COMMANDS', 'Option', 'add_options', 'number', 'whole',
-           'read_bins', 'read_structures', 'read_tolerance', 'read_numbers', 'read_word', 'read_words', 'Parser',
-           'stray', 'take_table', 'values_of', 'in_flags', 'possible_kinds', 'choose_kind', 'split_names', 'find_roles',
-           'attributes_of', 'columns_used', 'flat', 'open_tables', 'all_columns', 'read_frame', 'group_column',
-           'group_frame', 'class_names', 'labels_and_scores', 'keywords', 'check_finite', 'from_one', 'intervals',
-           'score_classes', 'folder_of', 'score_masks', 'score_dice', 'found_by_name', 'found_line', 'their_words',
-           'report_of', 'make_report', 'check_outputs', 'write_outputs', 'say', 'put', 'let_go', 'on_terminal', 'emit',
-           'score', 'demo_table', 'explain', 'demo_report', 'demo', 'Command', 'list_datasets', 'list_models',
-           'show_rows', 'named', 'prepare', 'fetch', 'run', 'compare', 'build_parser', 'parse', 'main']
+           'BENCH_OPTIONS', 'DEMO_OPTIONS', 'DEMO_NEXT', 'SCORE_ABOUT', 'COMMANDS', 'Option', 'add_options', 'number',
+           'whole', 'read_bins', 'read_structures', 'read_tolerance', 'read_numbers', 'read_word', 'read_words',
+           'Parser', 'stray', 'take_table', 'values_of', 'in_flags', 'possible_kinds', 'choose_kind', 'split_names',
+           'find_roles', 'attributes_of', 'columns_used', 'flat', 'open_tables', 'all_columns', 'read_frame',
+           'group_column', 'group_frame', 'class_names', 'labels_and_scores', 'keywords', 'check_finite', 'from_one',
+           'intervals', 'score_classes', 'folder_of', 'score_masks', 'score_dice', 'found_by_name', 'found_line',
+           'their_words', 'report_of', 'make_report', 'check_outputs', 'write_outputs', 'say', 'put', 'let_go',
+           'on_terminal', 'emit', 'score', 'demo_table', 'explain', 'demo_report', 'demo_benchmark', 'demo', 'Command',
+           'list_datasets', 'list_models', 'show_rows', 'named', 'prepare', 'fetch', 'run', 'compare', 'build_parser',
+           'parse', 'main']
 
 # %% ../nbs/60_cli.ipynb #c009
 class Option(NamedTuple):
@@ -687,12 +688,26 @@ def demo_report():
     return evaluate(people["y_true"], people["y_score"], people[["sex", "race", "age"]], bins={"age": [40, 60]})
 
 # %% ../nbs/60_cli.ipynb #c152
-DEMO_OPTIONS = (Option("--save", "output", "write the table itself to a file, to try fairmedfm score on it", "FILE"), *OUTPUT_OPTIONS)
+BENCH_OPTIONS = (Option("--benchmark", "benchmark", "instead: make images with a known bias, run a linear probe on them, and see whether the bias is found"),
+                 Option("--out", "benchmark", "folder of its images and its run (default: ./fairmedfm-demo)", "DIR"))
+DEMO_OPTIONS = (*BENCH_OPTIONS, Option("--save", "output", "write the table itself to a file, to try fairmedfm score on it", "FILE"), *OUTPUT_OPTIONS)
 DEMO_NEXT = "Your own table: fairmedfm score predictions.csv --sensitive sex age --bins age=40,60"
+
+def demo_benchmark(given:dict) -> int:
+    "`fairmedfm demo --benchmark`: a phantom with a known gap, a run on it, and what was found of the gap."
+    if other := sorted(set(given) - {"benchmark", "out", "quiet"}): raise InputError(f"--{other[0]} belongs to the table, not to --benchmark")
+    require("torch", "cls", why="fairmedfm demo --benchmark")
+    from fairmedfm.bench.demo import DEMO, demo_command, demo_lines, demo_run
+    out = given.get("out", "fairmedfm-demo")
+    done = demo_run(out, quiet="quiet" in given)
+    put("\n".join(demo_lines(done, Path(out)/"data"/DEMO["dataset"], demo_command(out))))
+    return 0
 
 def demo(given:dict) -> int:
     "`fairmedfm demo`: score the table that comes with the package, and say what it shows."
     from fairmedfm.core import write_text
+    if "benchmark" in given: return demo_benchmark(given)
+    if "out" in given: raise InputError("--out is the folder of demo --benchmark")
     check_outputs(given)
     if "save" in given: write_text(given["save"], demo_table())
     report = demo_report()
@@ -701,7 +716,7 @@ def demo(given:dict) -> int:
     if given.get("format", "table") == "table": put("\n".join(lines))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c156
+# %% ../nbs/60_cli.ipynb #c158
 class Command(NamedTuple):
     "One command: `run` takes the arguments given and returns the exit code."
     name: str
@@ -713,7 +728,7 @@ class Command(NamedTuple):
     name_of: str = ""               # what its one positional argument names, if it takes one
     whole: bool = False             # `run` takes the rest of the command line as it stands
 
-# %% ../nbs/60_cli.ipynb #c159
+# %% ../nbs/60_cli.ipynb #c161
 def list_datasets(given:dict) -> int:
     "`fairmedfm datasets`: the rows of the catalogue."
     from fairmedfm.data.catalog import datasets_table
@@ -731,7 +746,7 @@ def show_rows(frame) -> int:
     with pd.option_context("display.max_colwidth", None): print(frame.to_string(index=False, na_rep=""))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c161
+# %% ../nbs/60_cli.ipynb #c163
 def named(given:dict, what:str) -> str:
     "The positional argument, or an error that says what is missing."
     if "name" not in given: raise InputError(f"name {what}: fairmedfm datasets lists them")
@@ -749,7 +764,7 @@ def fetch(given:dict) -> int:
     print(download(named(given, "the bundle to download"), given.get("out"), sha256=given.get("sha256"), keep="keep" in given, quiet="quiet" in given))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c163
+# %% ../nbs/60_cli.ipynb #c165
 def run(argv) -> int:
     "`fairmedfm run`: from a dataset and a model to predictions and a report."
     require("torch", "cls", why="fairmedfm run")
@@ -767,7 +782,7 @@ def compare(argv) -> int:
     add_compare_arguments(parser)
     return run_compare(parser.parse_args(argv))
 
-# %% ../nbs/60_cli.ipynb #c165
+# %% ../nbs/60_cli.ipynb #c167
 SCORE_ABOUT = """Columns are found by their common names (label, y_true, target; score, y_score, prob; label_x with score_x; prob_0 prob_1;
 dice; pred_mask with gt_mask) unless they are named. Tables: CSV and relatives, Parquet, Feather, Excel, JSON, JSON Lines,
 also packed (.gz .bz2 .xz .zip). Exit codes: 0 fine, 2 something to mend, 3 nothing could be compared.
@@ -784,7 +799,8 @@ COMMANDS = (
     Command("score", "fairness of a model from a table of its predictions", SCORE_OPTIONS, score, SCORE_ABOUT, table=True),
     Command("demo", "score a real table that comes with the package, and explain what it shows", DEMO_OPTIONS, demo,
             "The table is of NHEFS, a US health survey (public domain): 1,629 people, who of them died by 1992, and the risk that a\n"
-            "logistic regression on other factors of 1971 gave them. It works offline."),
+            "logistic regression on other factors of 1971 gave them. It works offline. With --benchmark (needs fairmedfm[cls]) a linear probe\n"
+            "on made-up images with a known gap is run from nothing, offline too."),
     Command("run", "run a benchmark experiment: dataset, model, usage, method", (), run, whole=True),
     Command("compare", "a leaderboard of many runs", (), compare, whole=True),
     Command("datasets", "the datasets of the benchmark and how to get them", (Option("--task", "which", "classification or segmentation only", ("cls", "seg")),), list_datasets),
@@ -797,7 +813,7 @@ COMMANDS = (
         Option("--keep", "files", "keep the archive"), Option("--quiet -q", "output", "no progress")), fetch, name_of="bundle"),
 )
 
-# %% ../nbs/60_cli.ipynb #c167
+# %% ../nbs/60_cli.ipynb #c169
 def build_parser(commands=COMMANDS) -> Parser:
     "The parser of the whole command line."
     from fairmedfm import __version__
@@ -813,7 +829,7 @@ def build_parser(commands=COMMANDS) -> Parser:
         add_options(sub, c.options)
     return parser
 
-# %% ../nbs/60_cli.ipynb #c169
+# %% ../nbs/60_cli.ipynb #c171
 def parse(argv, commands=COMMANDS) -> tuple:
     "`(command, arguments given)`."
     names = {c.name: c for c in commands}
@@ -829,7 +845,7 @@ def parse(argv, commands=COMMANDS) -> tuple:
     if rest: raise stray(rest, command.options)
     return command, values_of(take_table(given, command.options) if command.table else given, command.options)
 
-# %% ../nbs/60_cli.ipynb #c173
+# %% ../nbs/60_cli.ipynb #c175
 def main(argv=None) -> int:
     """Run a command line (by default the program's own); returns the exit code: 0 fine, 2 something to mend, 3 nothing could be compared,
     1 a bug, 130 interrupted, 141 pipe closed."""

@@ -1,6 +1,9 @@
 """Phantoms: the formulas against brute force, files that are the same from the same seed, and a gap that a simple model finds."""
 import dataclasses
+import os
 import pickle
+import subprocess
+import sys
 from math import sqrt
 
 import numpy as np
@@ -124,3 +127,11 @@ def test_rows_can_be_sent_to_other_processes():
 def test_truth_stands_in_the_facts(phantom2d):
     truth = pd.DataFrame(phantom2d.facts["truth"]).set_index("group")
     assert np.allclose(truth.auc, [PHANTOMS[0].auc(g) for g in PHANTOMS[0].groups]) and truth.auc.M > truth.auc.F
+
+
+@pytest.mark.skipif(not os.environ.get("FAIRMEDFM_SLOW"), reason="encodes 640 images; FAIRMEDFM_SLOW=1 runs it, and so does make demo")
+def test_the_demonstration_finds_the_injected_gap(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "fairmedfm", "demo", "--benchmark", "--out", "demo", "--quiet"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "the injected gap was found." in done.stdout and done.stdout.count("no difference was found") == 1
+    assert (tmp_path/"demo/output/cls/lp/erm/Phantom2D/EfficientNetLite0/sex/seed0/report.html").is_file() and not (tmp_path/"fairmedfm-demo").exists()
