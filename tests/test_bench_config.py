@@ -10,10 +10,11 @@ pytest.importorskip("torch")
 
 from hypothesis import given, strategies as st  # noqa: E402
 
-from fairmedfm.bench.config import (HAS, LOCAL, OPTIONS, PROTOCOLS, RECIPES, RULES, USAGES, WITHOUT, check_options, config_json, decide, expand, local_facts,  # noqa: E402
+from fairmedfm.bench.config import (ALL_METHODS, HAS, LOCAL, OPTIONS, PROTOCOLS, RECIPES, RULES, USAGES, WITHOUT, check_options, config_json, decide, expand, local_facts,  # noqa: E402
                                     make_config, parse_run, read_bool, read_config, same_numbers, with_config)
 from fairmedfm.core import InputError  # noqa: E402
 from fairmedfm.train.methods import METHODS  # noqa: E402
+from fairmedfm.usages.decoder import SEG_METHODS  # noqa: E402
 
 PUBLISHED = {   # the published command line: option → a value that is not its default
     "task": "seg", "usage": "lp", "method": "group-dro", "dataset": "PAPILA", "sensitive_name": "Age", "is_3d": True, "augment": True, "experiment_name": "one", "wandb_name": "x", "if_wandb": "True", "resume_path": "runs/1",
@@ -66,15 +67,24 @@ def test_the_published_line_is_read_as_it_stands():
     assert (how.total_epochs, how.warmup_epochs, how.blr, how.batch_size, how.optimizer, how.min_lr, how.weight_decay) == (100, 5, 2.5e-4, 128, "adamw", 1e-5, .05)
 
 
+@pytest.mark.parametrize("more", ["--model SAM --sam_ckpt_path ./weights/SAM.pth --img_size 1024 --prompt center", "--model SAM3 --img_size 1024 --prompt center", "--model MedicalSAM3 --sam_ckpt_path checkpoint_2D.pt --prompt bbox"])
+def test_the_published_lines_of_segmentation_are_read_as_they_stand(more):
+    (config,) = expand(parse_run(f"--task seg --usage seg2d --dataset TUSC --sensitive_name Sex --method erm --batch_size 1 --pos_class 255 {more}".split()))
+    check_options([config]); decide(config)
+    assert (config.task, config.dataset, config.sensitive_name, config.pos_class, config.batch_size) == ("seg", "TUSC", "sex", ("255",), 1) and config.prompt == (more.split()[-1],)
+
+
 def test_each_rule_refuses_something():
     "No dead rule: for each there is a config that it and no earlier rule refuses."
-    refusing = [dict(hash_id="x"), dict(task="seg"), dict(usage="clip-zs", method="laftr"), dict(protocol="paper", method="group-thresholds"), dict(protocol="paper", val_strategy="loss"), dict(protocol="paper", early_stopping=3),
+    seg = dict(task="seg", usage="seg2d")
+    refusing = [dict(hash_id="x"), dict(task="seg"), dict(method="febs"), dict(seg, usage="seg2d-ft", method="cfair"), dict(seg, usage="seg2d-ft", val_strategy="auc"), dict(val_strategy="worst_dice"), dict(seg, batch_size=2, encode_batch=2),
+                dict(seg, sam_ckpt_path="a.pth", checkpoint="b.pth"), dict(usage="clip-zs", method="laftr"), dict(protocol="paper", method="group-thresholds"), dict(protocol="paper", val_strategy="loss"), dict(protocol="paper", early_stopping=3),
                 dict(method="swad", val_strategy="auc"), dict(fixed_lr=True, lr_decay_rate=.2), dict(fixed_lr=True, min_lr=1e-6), dict(warmup_epochs=101), dict(min_lr=1.), dict(no_cuda=True, device="cuda"), dict(wandb_name="w"),
                 dict(usage="clip-zs", trackers=["wandb"]), dict(usage="clip-zs", slices="attention"), dict(test_mode=True, overwrite=True), dict(experiment_name="a", resume_path="b")]
     hit = set()
     for options in refusing:
         c = make_config(**({"usage": "lp"} | options))
-        u, m, p = USAGES[c.usage], METHODS[c.method], PROTOCOLS[c.protocol]
+        u, m, p = USAGES[c.usage], ALL_METHODS[c.method], PROTOCOLS[c.protocol]
         hit.add(next(i for i, r in enumerate(RULES) if r.when(c, u, m, p)))
         with pytest.raises(InputError): decide(c)
     assert hit == set(range(len(RULES)))
@@ -82,9 +92,10 @@ def test_each_rule_refuses_something():
 
 def test_sensible_combinations_are_not_refused():
     for usage in USAGES:
-        for method in METHODS:
-            if not USAGES[usage].trains and not METHODS[method].after and method != "erm": continue
-            decide(make_config(usage=usage, method=method))
+        task = USAGES[usage].task
+        for method in SEG_METHODS if task == "seg" else METHODS:
+            if not USAGES[usage].trains and not ALL_METHODS[method].after and method != "erm": continue
+            decide(make_config(task=task, usage=usage, method=method))
     for recipe in RECIPES.values(): check_options([make_config(**recipe)]); decide(make_config(**recipe))
 
 

@@ -23,21 +23,25 @@ from ..models.catalog import find_model
 from ..train.loop import OPTIMIZERS, Training
 from ..train.methods import METHODS
 from ..usages.adapt import CLIP_ADAPT, CLIP_ADAPTER
+from ..usages.decoder import SEG_METHODS
 from ..usages.lora import LORA
 from ..usages.probe import LP, Usage
+from ..usages.segment import METRICS, SEG_USAGES
 from ..usages.slices import SLICE_RULES
 from ..usages.zeroshot import CLIP_ZS
 
 # %% auto #0
-__all__ = ['USAGES', 'WHAT', 'DATA', 'MODEL', 'TRAINING', 'OUTPUT', 'SEGMENTATION', 'OPTIONS', 'PARTS', 'WORDS', 'READ', 'CANON',
-           'RunConfig', 'RECIPES', 'LOCAL', 'NOT_LOCAL', 'PROTOCOLS', 'WITHOUT', 'HAS', 'RULES', 'Opt', 'read_bool',
-           'typed', 'make_config', 'add_run_arguments', 'parse_run', 'expand', 'read_config', 'with_config',
-           'local_facts', 'Protocol', 'Rule', 'check_options', 'Decided', 'decide', 'config_json', 'same_numbers']
+__all__ = ['USAGES', 'ALL_METHODS', 'WHAT', 'DATA', 'MODEL', 'TRAINING', 'OUTPUT', 'SEGMENTATION', 'OPTIONS', 'PARTS', 'WORDS',
+           'READ', 'CANON', 'RunConfig', 'RECIPES', 'LOCAL', 'NOT_LOCAL', 'PROTOCOLS', 'WITHOUT', 'HAS', 'RULES',
+           'DEFAULTS', 'Opt', 'read_bool', 'typed', 'make_config', 'add_run_arguments', 'parse_run', 'expand',
+           'read_config', 'with_config', 'local_facts', 'Protocol', 'Rule', 'check_options', 'Decided', 'decide',
+           'config_json', 'same_numbers']
 
 # %% ../../nbs/50_bench.config.ipynb #c007
-USAGES = Registry("usage", [LP, CLIP_ZS, CLIP_ADAPT, CLIP_ADAPTER, LORA])
+USAGES = Registry("usage", [LP, CLIP_ZS, CLIP_ADAPT, CLIP_ADAPTER, LORA, *SEG_USAGES.values()])
+ALL_METHODS = Registry("method", [*METHODS.values(), *(m for m in SEG_METHODS.values() if m.name not in METHODS)])
 
-# %% ../../nbs/50_bench.config.ipynb #c010
+# %% ../../nbs/50_bench.config.ipynb #c011
 class Opt(NamedTuple):
     "One option of `fairmedfm run`."
     name: str
@@ -47,7 +51,7 @@ class Opt(NamedTuple):
     choices: tuple = ()
     many: bool = False               # takes several values
     axis: bool = False               # several values are several runs
-    only: str = ""                   # trains, text, images, volumes, adapter, seg: what has to be there
+    only: str = ""                   # trains, text, images, volumes, adapter, cls, seg: what has to be there
     numbers: bool = True             # can it change a number?
     low: float|None = None           # the smallest value allowed
 
@@ -58,7 +62,7 @@ def read_bool(text) -> bool:
     if word in ("false", "no", "off", "0"): return False
     raise ValueError(f"{text!r} is neither true nor false")
 
-# %% ../../nbs/50_bench.config.ipynb #c014
+# %% ../../nbs/50_bench.config.ipynb #c015
 WHAT = (
     Opt("task", str, "cls", "classification or segmentation", ("cls", "seg")),
     Opt("usage", str, "clip-zs", "how the model is used", axis=True),
@@ -70,33 +74,33 @@ WHAT = (
     Opt("protocol", str, "sound", "sound, or paper: as published, to be laid beside the literature", ("sound", "paper")),
     Opt("method_options", str, (), "arguments of the method: variant=dp f=2", many=True))
 
-# %% ../../nbs/50_bench.config.ipynb #c016
+# %% ../../nbs/50_bench.config.ipynb #c017
 DATA = (
     Opt("data_root", str, "./data", "where named datasets lie, each in its folder", numbers=False),
-    *(Opt(f"{role}_column", str, None, f"column of the {role} in a table of your own") for role in ("image", "label", "mask", "patient", "split", "id")),
+    *(Opt(f"{role}_column", str, None, f"column of the {role} in a table of your own", only={"label": "cls", "mask": "seg"}.get(role, "")) for role in ("image", "label", "mask", "patient", "split", "id")),
     Opt("attributes", str, (), "columns of your table that are sensitive attributes", many=True),
-    Opt("pos_label", str, None, "the class that the score stands for, in a table of your own"),
+    Opt("pos_label", str, None, "the class that the score stands for, in a table of your own", only="cls"),
     Opt("image_root", str, (), "folders of the images, when they are not beside your table", many=True, numbers=False),
     Opt("bins", str, (), "groups of a number: bmi=25,30 (cut points) or bmi=q4 (quarters)", many=True),
     Opt("split_files", str, (), "official split files: train=FILE test=FILE", many=True),
     Opt("split_seed", int, 0, "seed of a split that has to be made", low=0),
     Opt("is_3d", bool, False, "the data are volumes (found by itself; here it is checked)"),
-    Opt("slices", str, None, "what becomes of the slices of a volume", tuple(SLICE_RULES), only="volumes"),
-    Opt("n_slices", int, None, "so many evenly spaced slices of a volume", only="volumes", low=1),
-    Opt("plane", str, None, "plane of the slices", ("axial", "coronal", "sagittal"), only="volumes"),
+    Opt("slices", str, None, "what becomes of the slices of a volume", tuple(SLICE_RULES), only="cls"),
+    Opt("n_slices", int, None, "so many evenly spaced slices of a volume", only="cls", low=1),
+    Opt("plane", str, None, "plane of the slices", ("axial", "coronal", "sagittal")),
     Opt("window", str, None, "grey range: LOW,HIGH or a name such as lung"),
-    Opt("augment", bool, False, "mirror and rotate training images by up to 15°", only="images"),
+    Opt("augment", bool, False, "mirror and rotate training images by up to 15°", only="pictures"),
     Opt("bad_images", str, "raise", "images that cannot be read: stop when the others are done, or leave them out", ("raise", "drop")),
     Opt("workers", int, None, "processes that read images (default: none on a CPU, up to 8 beside a GPU)", numbers=False, low=0))
 
-# %% ../../nbs/50_bench.config.ipynb #c018
+# %% ../../nbs/50_bench.config.ipynb #c019
 MODEL = (
     Opt("pretrained_root", str, "./pretrained", "where weights lie, each model in a folder of its name", numbers=False),
     Opt("checkpoint", str, None, "weights that replace the model's own"),
     Opt("device", str, "auto", "auto, cpu, cuda, mps"),
     Opt("no_cuda", bool, False, "the same as --device cpu"),
     Opt("precision", str, "auto", "of the encoder; auto is bf16 on CUDA", ("auto", "fp32", "bf16")),
-    Opt("encode_batch", int, 32, "images per batch of the encoder", numbers=False, low=1),
+    Opt("encode_batch", int, 32, "images per batch of the encoder (segmentation: 1)", numbers=False, low=1),
     Opt("standardize", bool, None, "bring features to mean 0 and spread 1 (default: sound yes, paper no)", only="features"),
     Opt("context_length", int, None, "tokens of a prompt; it has to be the model's own", only="text", low=1),
     Opt("prompts", str, (), "prompt templates with {} where the class goes", many=True, only="text"),
@@ -105,13 +109,13 @@ MODEL = (
     Opt("adapter_reduction", int, 4, "how many times narrower the bottleneck of clip-adapter is", only="adapter", low=1),
     Opt("lora_rank", int, 8, "rank of the LoRA layers", only="images", low=1),
     Opt("lora_alpha", float, 8.0, "scale of the LoRA layers (alpha/rank)", only="images", low=0),
-    Opt("lora_dropout", float, 0.0, "dropout before the LoRA layers", only="images", low=0))
+    Opt("lora_dropout", float, 0.0, "dropout before the LoRA layers", only="pictures", low=0))
 
-# %% ../../nbs/50_bench.config.ipynb #c020
+# %% ../../nbs/50_bench.config.ipynb #c021
 TRAINING = (
-    Opt("total_epochs", int, 100, "epochs", only="trains", low=1),
-    Opt("warmup_epochs", int, 5, "epochs of a straight warm-up", only="trains", low=0),
-    Opt("batch_size", int, 1024, "samples per step", only="trains", low=1),
+    Opt("total_epochs", int, 100, "epochs (segmentation: 10)", only="trains", low=1),
+    Opt("warmup_epochs", int, 5, "epochs of a straight warm-up (segmentation: 1)", only="trains", low=0),
+    Opt("batch_size", int, 1024, "samples per step (segmentation: 8); where nothing is trained, images that are encoded together (1)", only="batches", low=1),
     Opt("optimizer", str, "adamw", "paper: always sgd, as the published program did", tuple(OPTIMIZERS), only="trains"),
     Opt("blr", float, 1e-4, "learning rate", only="trains", low=0),
     Opt("min_lr", float, 1e-5, "floor of the cosine", only="trains", low=0),
@@ -119,13 +123,13 @@ TRAINING = (
     Opt("lr_decay_rate", float, .1, "step decay instead of the cosine: factor", only="trains", low=0),
     Opt("lr_decay_period", float, 10.0, "step decay instead of the cosine: epochs between steps", only="trains", low=1e-9),
     Opt("weight_decay", float, 1e-4, "weight decay (not of biases)", only="trains", low=0),
-    Opt("no_cls_balance", bool, False, "no class weights", only="trains"),
-    Opt("val_strategy", str, None, "what chooses the epoch on the validation split (default: loss)", ("loss", "auc", "worst_auc"), only="trains"),
+    Opt("no_cls_balance", bool, False, "no class weights", only="classes"),
+    Opt("val_strategy", str, None, "what chooses the epoch on the validation split (default: loss); dice and worst_dice in segmentation", ("loss", "auc", "worst_auc", "dice", "worst_dice"), only="trains"),
     Opt("early_stopping", int, None, "0: never, 1: after 10 epochs without a better one (default), N: after N", only="trains", low=0),
     Opt("log_freq", int, 50, "steps between lines in the log", only="trains", numbers=False, low=0),
     Opt("save_epochs", int, None, "epochs between checkpoints (default: 10, LoRA 1)", only="trains", numbers=False, low=1))
 
-# %% ../../nbs/50_bench.config.ipynb #c022
+# %% ../../nbs/50_bench.config.ipynb #c023
 OUTPUT = (
     Opt("exp_path", str, "./output", "root of the run folders", numbers=False),
     Opt("experiment_name", str, None, "a folder of this name below exp_path", numbers=False),
@@ -144,16 +148,22 @@ OUTPUT = (
     Opt("hash_id", str, None, "not used: run folders are named by their settings", numbers=False))
 
 SEGMENTATION = (
-    Opt("pos_class", str, None, "mask value or structure that is the target", only="seg"),
-    Opt("img_size", int, None, "side of the image in pixels", only="seg", low=1),
+    Opt("pos_class", str, (), "mask value or name of the structure that is the target; several with commas, or all", many=True, only="seg"),
+    Opt("img_size", int, None, "side of the model's input in pixels, where it can be chosen; paper: of the square that images are brought to", only="seg", low=1),
     Opt("sam_ckpt_path", str, None, "weights of the segmentation model", only="seg"),
     Opt("sam2_model_cfg", str, None, "configuration of a SAM 2 model", only="seg"),
-    Opt("prompt", str, None, "center, rand, rands, bbox", only="seg"))
+    Opt("prompt", str, (), "center, rand, rands, bbox; center-inside, bbox-jitter:0.1, rand+negatives:2, clicks:3, text:WORDS; several with commas", many=True, only="seg"),
+    Opt("per", str, "structure", "one prompt for a whole structure, or for each of its pieces", ("structure", "component"), only="seg"),
+    Opt("metrics", str, METRICS, "scores of a mask", many=True, only="seg"),
+    Opt("tolerance_mm", float, 1.0, "tolerance of nsd: mm, or pixels where no spacing is known", only="seg", low=0),
+    Opt("worst", int, 10, "so many of the worst cases of each group on a sheet; 0: none", only="seg", numbers=False, low=0),
+    Opt("overlays", bool, False, "each of the worst cases also as a picture of its own", only="seg", numbers=False),
+    Opt("half", bool, False, "keep embeddings in half precision", only="seg"))
 
 OPTIONS = {o.name: o for o in WHAT + DATA + MODEL + TRAINING + OUTPUT + SEGMENTATION}
 PARTS = {"what is run": WHAT, "data": DATA, "model and usage": MODEL, "training": TRAINING, "results": OUTPUT, "segmentation": SEGMENTATION}
 
-# %% ../../nbs/50_bench.config.ipynb #c026
+# %% ../../nbs/50_bench.config.ipynb #c027
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 def _whole(value) -> int:
@@ -173,10 +183,10 @@ def typed(o:Opt, value):
     "A value as its row says: several as a tuple, `None` where there is none."
     if value is None: return o.default
     if not o.many: return _one(o, value)
-    return tuple(_one(o, v) for v in ([value] if isinstance(value, str) else value))
+    return tuple(_one(o, v) for v in ([value] if isinstance(value, (str, int, float)) else value))
 
 CANON = {   # one spelling per thing, so that `probe`, `LP` and `lp` are one run
-    "usage": USAGES.resolve, "method": METHODS.resolve, "model": lambda m: find_model(m).name, "sensitive_name": str.lower, "dataset": lambda d: DATASETS.resolve(d) if d in DATASETS and not Path(d).is_file() else d}
+    "usage": USAGES.resolve, "method": ALL_METHODS.resolve, "model": lambda m: find_model(m).name, "sensitive_name": str.lower, "dataset": lambda d: DATASETS.resolve(d) if d in DATASETS and not Path(d).is_file() else d}
 
 RunConfig = make_dataclass("RunConfig", [(o.name, o.kind, field(default=o.default)) for o in OPTIONS.values()] + [("given", tuple, field(default=()))], frozen=True)
 RunConfig.__module__, RunConfig.__doc__ = __name__, "The options of one run; `given` names those that were given."
@@ -188,7 +198,7 @@ def make_config(**options) -> RunConfig:
     values = {n: typed(OPTIONS[n], v) for n, v in options.items()}
     return RunConfig(**{n: CANON[n](v) if n in CANON and v is not None else v for n, v in values.items()}, given=tuple(n for n in OPTIONS if n in options))
 
-# %% ../../nbs/50_bench.config.ipynb #c030
+# %% ../../nbs/50_bench.config.ipynb #c031
 def add_run_arguments(parser) -> None:
     "The options of `run` on an argparse parser; what is not given is not in the result."
     for title, options in PARTS.items():
@@ -212,7 +222,7 @@ def parse_run(argv) -> dict:
         raise InputError(f"there is no option {word}" + (f"; did you mean {close[0]}?" if close else "") + " (fairmedfm run --help lists them)")
     return vars(space)
 
-# %% ../../nbs/50_bench.config.ipynb #c033
+# %% ../../nbs/50_bench.config.ipynb #c034
 def expand(options:Mapping) -> list[RunConfig]:
     "One config per combination of the several values of the axes (dataset, model, usage, method, attribute, seed), runs that share features side by side."
     axes = [n for n in ("dataset", "model", "usage", "sensitive_name", "method", "random_seed") if n in options]
@@ -222,11 +232,12 @@ def expand(options:Mapping) -> list[RunConfig]:
         if len(set(map(str, v))) < len(v): raise InputError(f"--{n} names a value twice ({some(v)})")
     return [make_config(**{**options, **dict(zip(axes, combination))}) for combination in itertools.product(*values)]
 
-# %% ../../nbs/50_bench.config.ipynb #c037
+# %% ../../nbs/50_bench.config.ipynb #c038
 RECIPES = {   # name: options; the first two are the published ones
     "linear-probe": dict(usage="lp", total_epochs=100, warmup_epochs=5, blr=2.5e-4, batch_size=128, optimizer="adamw", min_lr=1e-5, weight_decay=.05),
     "clip-adapt": dict(usage="clip-adapt", total_epochs=50, warmup_epochs=5, blr=2.5e-2, batch_size=128, optimizer="adamw", min_lr=1e-5, weight_decay=.05),
     "lora": dict(usage="lora", total_epochs=10, warmup_epochs=1, blr=1e-3, batch_size=32, weight_decay=.01),
+    "seg-paper": dict(task="seg", usage="seg2d", dataset="TUSC", sensitive_name="Sex", method="erm", batch_size=1, pos_class="255", model="SAM", img_size=1024, prompt="center", protocol="paper"),
     "demo": dict(usage="lp", dataset="Phantom2D", model="EfficientNetLite0", total_epochs=60, blr=1e-3, batch_size=64)}
 
 def _json(path:Path) -> dict:
@@ -253,7 +264,7 @@ def with_config(options:Mapping) -> dict:
     root = options.get("config_root", OPTIONS["config_root"].default)
     return read_config(options["config"], root) | {k: v for k, v in options.items() if k != "config"}
 
-# %% ../../nbs/50_bench.config.ipynb #c041
+# %% ../../nbs/50_bench.config.ipynb #c042
 LOCAL = {   # what a local config may hold: its name → what it is here
     "datasets": {"text_template": "prompts", "prompts": "prompts", "class_names": "class_names", "train_meta_path": "train", "test_meta_path": "test", "image_train_path": "root", "image_test_path": "root"},
     "models": {"pretrained_path": "checkpoint", "checkpoint": "checkpoint", "lora_targets": "lora"}}
@@ -271,7 +282,7 @@ def local_facts(kind:str, name:str, root="./configs", attribute:str="") -> dict:
         else: raise InputError(f"{path}: {k!r} means nothing here" + (f" ({NOT_LOCAL[k]})" if k in NOT_LOCAL else f" (known: {some(known, 20)})"))
     return out
 
-# %% ../../nbs/50_bench.config.ipynb #c044
+# %% ../../nbs/50_bench.config.ipynb #c045
 @dataclass(frozen=True)
 class Protocol:
     "What a protocol decides."
@@ -294,12 +305,13 @@ PROTOCOLS = Registry("protocol", [
     Protocol("sound", "by patient, with a validation part", "the model's own", True, True, None, "loss", 10, "max_f1 on the validation split", False, "words", "mean", "all templates", True),
     Protocol("paper", "by image, without a validation part", "224 pixels, the dataset's mean and spread", False, False, "sgd", "last", 0, "best_f1 on the test split", True, "published binarisations", "max", "the first template", False)])
 
-# %% ../../nbs/50_bench.config.ipynb #c047
+# %% ../../nbs/50_bench.config.ipynb #c048
 WITHOUT = {   # what an option needs → why it means nothing where that is missing
-    "trains": "{usage} trains nothing", "text": "{usage} reads no prompts", "images": "{usage} encodes each image once and trains on the features; lora reads images",
-    "features": "{usage} compares image and text vectors as they are", "adapter": "only clip-adapter has an adapter", "seg": "it belongs to --task seg"}
-HAS = {"trains": lambda u: u.trains, "text": lambda u: u.text, "images": lambda u: u.images, "features": lambda u: not u.text, "adapter": lambda u: u.name == "clip-adapter",
-       "seg": lambda u: u.task == "seg", "volumes": lambda u: True}
+    "trains": "{usage} trains nothing", "batches": "{usage} trains nothing", "text": "{usage} reads no templates of words (--prompt is the point, box or word of segmentation)",
+    "images": "{usage} encodes each image once and trains on the features; lora and seg2d-lora read images", "pictures": "only lora reads images so", "classes": "{usage} trains no classes",
+    "features": "{usage} has no linear layer on features", "adapter": "only clip-adapter has an adapter", "seg": "it belongs to --task seg", "cls": "it belongs to --task cls"}
+HAS = {"trains": lambda u: u.trains, "batches": lambda u: u.trains or u.task == "seg", "text": lambda u: u.text, "images": lambda u: u.images, "pictures": lambda u: u.images and u.task == "cls",
+       "classes": lambda u: u.trains and u.task == "cls", "features": lambda u: not u.text and u.task == "cls", "adapter": lambda u: u.name == "clip-adapter", "seg": lambda u: u.task == "seg", "cls": lambda u: u.task == "cls"}
 
 class Rule(NamedTuple):
     "A combination that is refused: when, and what is said."
@@ -308,15 +320,19 @@ class Rule(NamedTuple):
 
 RULES = (
     Rule(lambda c, u, m, p: c.hash_id is not None, "--hash_id has no meaning: run folders are named by their settings; keep two runs apart with --experiment_name"),
-    Rule(lambda c, u, m, p: c.task != u.task, "--usage {u.name} is of task {u.task}, not {c.task}"),
-    Rule(lambda c, u, m, p: not u.trains and not m.after and m.name != "erm", "{u.name} trains nothing, so method {m.name} has nothing to act on; use erm, group-thresholds or group-calibration"),
+    Rule(lambda c, u, m, p: c.task != u.task, "--usage {u.name} is of task {u.task}, not {c.task}; give --task and a --usage that belong together"),
+    Rule(lambda c, u, m, p: (m.name not in SEG_METHODS) if u.task == "seg" else (m.name not in METHODS), "method {m.name} is not for task {u.task}; its methods are {of_task}"),
+    Rule(lambda c, u, m, p: c.val_strategy is not None and c.val_strategy.endswith("dice" if u.task == "cls" else "auc"), "--val_strategy {c.val_strategy} is not for task {u.task}"),
+    Rule(lambda c, u, m, p: u.task == "seg" and not u.trains and {"batch_size", "encode_batch"} <= set(c.given), "--encode_batch and --batch_size are the same where {u.name} trains nothing; give one"),
+    Rule(lambda c, u, m, p: c.sam_ckpt_path is not None and c.checkpoint is not None, "--sam_ckpt_path and --checkpoint both name the weights; give one"),
+    Rule(lambda c, u, m, p: not u.trains and not m.after and m.name != "erm", "{u.name} trains nothing, so method {m.name} has nothing to act on; use {instead}"),
     Rule(lambda c, u, m, p: not p.validation and (m.after or getattr(m.make, "validation", False)), "method {m.name} learns on the validation split, and the published protocol has none; use --protocol sound"),
     Rule(lambda c, u, m, p: not p.validation and c.val_strategy is not None, "--val_strategy: the published protocol has no validation split and takes the last epoch; use --protocol sound"),
     Rule(lambda c, u, m, p: not p.validation and bool(c.early_stopping), "--early_stopping: the published protocol has no validation split, so it never acted; use --protocol sound"),
     Rule(lambda c, u, m, p: getattr(m.make, "chooses", False) and (c.val_strategy is not None or bool(c.early_stopping)), "method {m.name} chooses the weights itself; leave --val_strategy and --early_stopping away"),
     Rule(lambda c, u, m, p: c.fixed_lr and {"lr_decay_rate", "lr_decay_period"} & set(c.given), "--fixed_lr and --lr_decay_… contradict each other"),
     Rule(lambda c, u, m, p: c.fixed_lr and "min_lr" in c.given, "--min_lr is the floor of a decay, and --fixed_lr does not decay"),
-    Rule(lambda c, u, m, p: "warmup_epochs" in c.given and c.warmup_epochs > c.total_epochs, "--warmup_epochs {c.warmup_epochs} is more than --total_epochs {c.total_epochs}"),
+    Rule(lambda c, u, m, p: "warmup_epochs" in c.given and c.warmup_epochs > (c.total_epochs if "total_epochs" in c.given else DEFAULTS[u.task]["total_epochs"]), "--warmup_epochs {c.warmup_epochs} is more than --total_epochs {c.total_epochs}"),
     Rule(lambda c, u, m, p: "min_lr" in c.given and c.min_lr > c.blr, "--min_lr {c.min_lr:g} is above --blr {c.blr:g}, so the rate would climb"),
     Rule(lambda c, u, m, p: c.no_cuda and "device" in c.given and c.device != "cpu", "--no_cuda and --device {c.device} contradict each other"),
     Rule(lambda c, u, m, p: c.wandb_name is not None and not (c.if_wandb or "wandb" in c.trackers), "--wandb_name needs --if_wandb True"),
@@ -332,7 +348,7 @@ def check_options(configs) -> None:
         if need and not any(HAS[need](USAGES[c.usage]) for c in configs):
             raise InputError(f"--{name} would have no effect: {WITHOUT[need].format(usage=USAGES[configs[0].usage].name)}")
 
-# %% ../../nbs/50_bench.config.ipynb #c049
+# %% ../../nbs/50_bench.config.ipynb #c050
 @dataclass(frozen=True)
 class Decided:
     "The settings that hold in a run, after protocol, defaults and options."
@@ -343,17 +359,20 @@ class Decided:
     method_options: dict
     notes: tuple = ()
 
+DEFAULTS = {"cls": {n: OPTIONS[n].default for n in ("total_epochs", "warmup_epochs", "batch_size")}, "seg": {"total_epochs": 10, "warmup_epochs": 1, "batch_size": 8}}
+
 def decide(c:RunConfig) -> Decided:
     "What holds in a run, or an `InputError` with the reason why it cannot be run."
-    u, m, p, notes = USAGES[c.usage], METHODS[c.method], PROTOCOLS[c.protocol], []
+    u, m, p, notes = USAGES[c.usage], ALL_METHODS[c.method], PROTOCOLS[c.protocol], []
     for rule in RULES:
-        if rule.when(c, u, m, p): raise InputError(rule.why.format(c=c, u=u, m=m, p=p))
+        if rule.when(c, u, m, p): raise InputError(rule.why.format(c=c, u=u, m=m, p=p, of_task=", ".join(SEG_METHODS if u.task == "seg" else METHODS), instead="erm, or --usage seg2d-ft" if u.task == "seg" else "erm, group-thresholds or group-calibration"))
     if c.context_length is not None: _check_context(c)
     schedule = "constant" if c.fixed_lr else "step" if {"lr_decay_rate", "lr_decay_period"} & set(c.given) else "cosine"
     optimizer = p.optimizer or c.optimizer
     if optimizer != c.optimizer and u.trains: notes.append(f"protocol paper: trained with {optimizer}, as the published program did whatever --optimizer said")
     stop = c.early_stopping if c.early_stopping is not None else 1
-    how = Training(c.total_epochs, min(c.warmup_epochs, c.total_epochs), c.blr, min(c.min_lr, c.blr), schedule, c.lr_decay_rate, c.lr_decay_period, optimizer, c.weight_decay, c.batch_size, not c.no_cls_balance,
+    own = {n: getattr(c, n) if n in c.given else v for n, v in DEFAULTS[u.task].items()}
+    how = Training(own["total_epochs"], min(own["warmup_epochs"], own["total_epochs"]), c.blr, min(c.min_lr, c.blr), schedule, c.lr_decay_rate, c.lr_decay_period, optimizer, c.weight_decay, own["batch_size"], not c.no_cls_balance,
                    (c.val_strategy or p.select) if p.validation else p.select, (p.patience if stop == 1 else stop) if p.validation else 0, c.random_seed, c.save_epochs or (1 if u.images else 10), c.log_freq)
     return Decided(p, how, p.standardize if c.standardize is None else c.standardize, c.slices or p.slices, _pairs(c.method_options, "--method_options"), tuple(notes))
 
@@ -367,7 +386,7 @@ def _pairs(texts, flag) -> dict:
     if bad := [t for t, (k, eq, v) in zip(texts, pairs) if not (k and eq and v)]: raise InputError(f"{flag} {bad[0]!r}: write NAME=VALUE")
     return {k: v for k, _, v in pairs}
 
-# %% ../../nbs/50_bench.config.ipynb #c055
+# %% ../../nbs/50_bench.config.ipynb #c056
 def config_json(c:RunConfig, **facts) -> str:
     "The run as JSON: options, which were given, what was decided, and `facts` found on the way."
     options = {n: getattr(c, n) for n in OPTIONS}

@@ -31,23 +31,25 @@ from ..data.catalog import DATASETS, load_dataset, sha256_of
 from ..data.core import CLIP_NORM, Dataset, attribute_column, csv_bytes
 from ..data.splits import balanced_rows, make_splits
 from ..html import to_html
-from ..models.catalog import find_model
+from ..models.catalog import find_model, load_promptable
 from ..models.core import choose_device, load
 from ..report import FairnessReport, evaluate
 from ..train.batches import reader_for
 from ..train.cache import FeatureCache, Pace, digest_of, key_facts
 from ..train.loop import Method, Team
 from ..train.methods import METHODS, make_method, threshold_for
+from ..usages.decoder import run_segmentation
 from ..usages.probe import Job, Result, attribute_columns, group_codes, label_codes, rows_of
+from ..usages.segment import SEG_USAGES, SegCache, read_case, usage_prompts
 from ..usages.slices import pool_for
-from .config import OPTIONS, USAGES, Decided, RunConfig, check_options, config_json, decide, expand, local_facts, make_config, parse_run, read_config, same_numbers, with_config, _pairs
+from .config import ALL_METHODS, OPTIONS, USAGES, Decided, RunConfig, check_options, config_json, decide, expand, local_facts, make_config, parse_run, read_config, same_numbers, with_config, _pairs
 
 # %% auto #0
-__all__ = ['PACKAGES', 'TRACKERS', 'read_bins', 'read_window', 'open_data', 'attribute_of', 'rows_for', 'MemoryCache', 'Workshop',
-           'plain_name', 'run_folder', 'is_done', 'same_run', 'Log', 'environment', 'open_tracker', 'apply_after',
-           'choose_threshold', 'reported', 'make_report', 'draw_curve', 'write_table', 'write_results', 'write_html',
-           'Finished', 'make_job', 'job_facts', 'run_one', 'differs', 'summary_table', 'show_table', 'run_all',
-           'launched', 'run_from_args']
+__all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_data', 'attribute_of', 'rows_for', 'MemoryCache',
+           'Workshop', 'plain_name', 'run_folder', 'is_done', 'same_run', 'Log', 'environment', 'open_tracker',
+           'apply_after', 'choose_threshold', 'reported', 'make_report', 'draw_curve', 'write_table', 'write_results',
+           'write_html', 'Finished', 'make_job', 'job_facts', 'segment_one', 'run_one', 'differs', 'summary_table',
+           'show_table', 'run_all', 'launched', 'run_from_args']
 
 # %% ../../nbs/51_bench.run.ipynb #c007
 def read_bins(texts) -> dict|None:
@@ -66,12 +68,12 @@ def open_data(c:RunConfig, attribute:str|None=None) -> Dataset:
     "The dataset of a run with its split; `facts['local']` holds what a local config said."
     own = {f"{role}_column": getattr(c, f"{role}_column") for role in ("image", "label", "mask", "patient", "split", "id")}
     data = load_dataset(c.dataset, c.data_root, **own, attributes=list(c.attributes) or None, pos_label=c.pos_label, image_root=list(c.image_root) or None, quiet=c.quiet)
-    if data.task != c.task: raise InputError(f"{data.name} is for task {data.task}, and the run is of task {c.task}")
+    if data.task != c.task and not (c.task == "seg" and "mask" in data.samples): raise InputError(f"{data.name} is for task {data.task}, and the run is of task {c.task}")
     if data.spec is None and str(c.dataset) in DATASETS: data = replace(data, spec=DATASETS[c.dataset])
     local = local_facts("datasets", data.name, c.config_root, attribute or "")
     if "root" in local: data = replace(data, roots=(*data.roots, *map(Path, local["root"])))
     files = _pairs(c.split_files, "--split_files") or {k: local[k] for k in ("train", "test") if k in local}
-    data = make_splits(data, c.protocol, files or None, random_state=c.split_seed)
+    if c.task == "cls" or USAGES[c.usage].trains or files or c.split_column: data = make_splits(data, c.protocol, files or None, random_state=c.split_seed)
     return replace(data, facts=data.facts | {"local": local})
 
 def attribute_of(c:RunConfig, data:Dataset) -> str|None:
@@ -105,7 +107,7 @@ class Workshop:
     def data(self, c:RunConfig) -> Dataset:
         names = [n for n, o in OPTIONS.items() if n in ("dataset", "data_root", "attributes", "pos_label", "image_root", "split_files", "split_seed", "protocol", "config_root", "task") or n.endswith("_column")]
         local = bool(local_facts("datasets", Path(str(c.dataset)).stem, c.config_root, (c.sensitive_name or "sex").lower()))
-        return self.get("data", *(getattr(c, n) for n in names), c.sensitive_name if local else None, make=lambda: open_data(c, (c.sensitive_name or "sex").lower()))
+        return self.get("data", *(getattr(c, n) for n in names), c.sensitive_name if local else None, c.task == "seg" and USAGES[c.usage].trains, make=lambda: open_data(c, (c.sensitive_name or "sex").lower()))
     def device(self, c:RunConfig):
         if self.team.accelerator is not None: return self.team.accelerator.device
         return choose_device("cpu" if c.no_cuda else c.device)
@@ -131,7 +133,9 @@ def run_folder(c:RunConfig, data_name:str, attribute:str|None) -> Path:
     "Where a run lives."
     if c.resume_path: return Path(c.resume_path)
     parts = [c.experiment_name] if c.experiment_name else []
-    names = [c.task, USAGES[c.usage].name, METHODS[c.method].name, data_name, find_model(c.model).name, attribute or "all"]
+    usage = USAGES[c.usage].name
+    if c.task == "seg" and usage_prompts(usage, c.prompt) != [SEG_USAGES[usage].prompt]: usage += "-" + "+".join(usage_prompts(usage, c.prompt))      # two prompts are two runs
+    names = [c.task, usage, ALL_METHODS[c.method].name, data_name, find_model(c.model).name, attribute or "all"]
     return Path(c.exp_path, *(plain_name(p) for p in parts + names), f"seed{c.random_seed}")
 
 def is_done(folder) -> bool:
@@ -216,9 +220,10 @@ def reported(data:Dataset, test:pd.DataFrame, attribute:str|None, d:Decided, bin
     for name in names:
         column = attribute_column(data, name)
         if column in columns or column not in test: continue
-        try: group_codes(Dataset(test), column, bins)
+        try: found = group_codes(Dataset(test), column, bins)
         except InputError as e: notes.add(f"not reported by {column}: {e}"); continue
-        columns.append(column)
+        if found.names: columns.append(column)
+        else: notes.add(f"not reported by {column}: no sample has a known value")
     return columns
 
 def make_report(data:Dataset, predictions, attribute, c:RunConfig, d:Decided, fixed:float|None, notes:Notes) -> FairnessReport:
@@ -230,7 +235,7 @@ def make_report(data:Dataset, predictions, attribute, c:RunConfig, d:Decided, fi
     scores = test["y_score"] if "y_score" in test else test[[x for x in test if x.startswith("y_score_")]].rename(columns=lambda x: x.removeprefix("y_score_"))
     report = evaluate(test["y_true"], scores, test[columns], threshold=threshold, bins=bins and {k: v for k, v in bins.items() if k in columns}, score_type="probability", ci=c.ci or None, clusters=test["patient"] if c.ci else None)
     report.warnings[:0] = [n for n in notes if n not in report.warnings]
-    report.metadata |= {"threshold_from": said, "positive": data.class_names[1] if len(data.class_names) == 2 else report.metadata.get("positive"), "dataset": data.name, "model": find_model(c.model).name, "usage": USAGES[c.usage].name, "method": METHODS[c.method].name, "protocol": c.protocol}
+    report.metadata |= {"threshold_from": said, "positive": data.class_names[1] if len(data.class_names) == 2 else report.metadata.get("positive"), "dataset": data.name, "model": find_model(c.model).name, "usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "protocol": c.protocol}
     return report
 
 # %% ../../nbs/51_bench.run.ipynb #c028
@@ -284,6 +289,11 @@ class Finished:
     made: bool
     attribute: str|None = None
     about: dict = field(default_factory=dict)          # the report's metadata
+    @property
+    def targets(self) -> dict:
+        "The summary by structure and prompt where the run had several of them; else under no name."
+        several = len(self.about.get("prompts", "1"))*len(self.about.get("structures", "1")) > 1
+        return self.summary if several else {"": self.summary}
 
 def _finished(folder, made, attribute) -> Finished:
     report = json.loads((Path(folder)/"report.json").read_text(encoding="utf-8"))
@@ -310,7 +320,49 @@ def job_facts(job:Job, c:RunConfig, attribute, data_hash:str) -> dict:
     return {"dataset": job.data.name, "samples": data_hash, "split": job.data.facts.get("split"), "attribute": attribute, "groups": job.group.names, "in no group": job.group.unknown, "classes": list(job.classes),
             "rows": {k: len(v) for k, v in job.rows.items()}, "model": job.encoder.spec.name, "fingerprint": job.encoder.fingerprint, "reader": job.reader.facts(job.data), "precision": job.encoder.precision}
 
-# %% ../../nbs/51_bench.run.ipynb #c034
+# %% ../../nbs/51_bench.run.ipynb #c035
+def _segmenter(c:RunConfig, shop:Workshop):
+    "The promptable model of a run; trained weights would spoil it for the next run, so usages that train get a fresh one."
+    local = local_facts("models", find_model(c.model).name, c.config_root)
+    if "lora" in local: raise InputError(f"configs/models/{find_model(c.model).name}.json: lora_targets means nothing for a promptable model")
+    def make(): return load_promptable(c.model, c.sam_ckpt_path or c.checkpoint or local.get("checkpoint"), shop.device(c), c.pretrained_root, c.protocol, c.precision, None if c.protocol == "paper" else c.img_size, c.sam2_model_cfg)
+    if USAGES[c.usage].trains: return make()
+    return shop.get("segmenter", *(getattr(c, n) for n in ("model", "sam_ckpt_path", "checkpoint", "pretrained_root", "protocol", "precision", "img_size", "sam2_model_cfg")), str(shop.device(c)), str(local), make=make)
+
+def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, data_hash:str, folder:Path, say, track, expect=None) -> None:
+    "Make a run of segmentation, up to its finished folder."
+    usage, given, notes = SEG_USAGES[c.usage], set(c.given), Notes([*data.notes, *d.notes])
+    if c.is_3d and not read_case(data, 0, {"foreground": None}, {}).is_volume: raise InputError(f"--is_3d: {data.name} holds single pictures")
+    model = _segmenter(c, shop)
+    at_once = c.encode_batch if "encode_batch" in given else c.batch_size if "batch_size" in given and not usage.trains else 1
+    split = data.samples["split"]
+    rows = np.flatnonzero(split == "test") if not usage.trains and (c.split_files or c.split_column) else None
+    columns = reported(data, data.samples, attribute, d, read_bins(c.bins), notes)
+    if not columns: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")
+    facts = {"dataset": data.name, "samples": data_hash, "attribute": attribute, "model": model.spec.name, "fingerprint": model.fingerprint, "precision": model.precision, "rows": len(data) if rows is None else len(rows)}
+    for n in differs({**facts, "reader": None}, expect): notes.add(n)
+    cache = SegCache(None if c.cache == "none" else c.cache, half=c.half, say=say)
+    done = run_segmentation(
+        data, model, usage=usage.name, prompts=list(c.prompt) or None, pos_class=list(c.pos_class) or None, attributes=columns, bins={k: v for k, v in (read_bins(c.bins) or {}).items() if k in columns} or None, ci=c.ci or None,
+        method=c.method, method_options=d.method_options, how=d.how, lora=(c.lora_rank, c.lora_alpha), size=c.img_size, per=c.per, seed=c.random_seed, metrics=c.metrics, tolerance=c.tolerance_mm, cache=cache, batch_size=at_once,
+        workers=c.workers or 0, bad=c.bad_images, rows=rows, out=folder, worst=c.worst, overlays=c.overlays, say=say, track=track, weights=folder/"model.safetensors" if c.test_mode else None, pictures_by=[attribute or columns[0]],
+        **{k: v for k, v in {"plane": c.plane, "window": read_window(c.window)}.items() if v is not None})
+    report, names = done.report, [*done.facts["files"], "config.json"]
+    report.warnings[:0] = [n for n in notes if n not in report.warnings]
+    report.metadata |= {k: done.facts[k] for k in ("dataset", "model", "usage", "method")}
+    report.to_json(folder/"report.json")
+    if c.html:
+        try: to_html(report, folder/"report.html", title=f"{model.spec.name} on {data.name}, {usage.name}, {c.method}"); names.append("report.html")
+        except InputError as e: say(f"no report.html: {e}")
+    write_text(folder/"config.json", config_json(c, facts=facts))
+    write_text(folder/"environment.json", json.dumps(environment(model.device), indent=1) + "\n")
+    for n in report.warnings: say(f"note: {n}")
+    for target, line in zip(report.targets, report.summary.xs(attribute or columns[0], level="attribute").to_dict("records")) if len(report.targets) > 1 else [("", report.summary.iloc[0])]:
+        say(" ".join([target, *(f"{k} {line[k]:.4f}" for k in ("mean_dice", "min_dice", "delta_dice", "es_dice"))]).strip())
+    write_text(folder/"done.json", json.dumps({"files": {n: sha256_of(folder/n) for n in dict.fromkeys(names)}}, indent=1) + "\n")
+    (folder/"checkpoint.pt").unlink(missing_ok=True)
+
+# %% ../../nbs/51_bench.run.ipynb #c037
 def run_one(
     c:RunConfig,
     shop:Workshop|None=None, # what other runs of the call left; `None`: nothing
@@ -334,6 +386,10 @@ def run_one(
     (track, close) = open_tracker(c, folder, shop.team.accelerator)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if c.task == "seg":
+            segment_one(c, shop, d, data, attribute, data_hash, folder, say, track, expect)
+            close()
+            return _finished(folder, True, attribute)
         job = make_job(c, d, data, shop.encoder(c, data), attribute, shop, folder, say, track)
         for n in (*data.notes, *d.notes): notes.add(n)
         facts = job_facts(job, c, attribute, data_hash)
@@ -341,14 +397,14 @@ def run_one(
         job.notes, job.key = notes, digest_of({"options": {n: getattr(c, n) for n, o in OPTIONS.items() if o.numbers}, "how": asdict(d.how), "facts": facts, "rows": {k: v.tolist() for k, v in job.rows.items()}})
         if c.test_mode: job.state = require("safetensors.torch", "cls", why="--test_mode").load_file(str(folder/"model.safetensors"))
         if shop.team.first: write_text(folder/"config.json", config_json(c, facts=facts))
-        say(f"{USAGES[c.usage].name} · {METHODS[c.method].name} · {data.name} · {job.encoder.spec.name} · {attribute} · seed {c.random_seed}: {', '.join(f'{len(v):,} {k}' for k, v in job.rows.items())}")
+        say(f"{USAGES[c.usage].name} · {ALL_METHODS[c.method].name} · {data.name} · {job.encoder.spec.name} · {attribute} · seed {c.random_seed}: {', '.join(f'{len(v):,} {k}' for k, v in job.rows.items())}")
         result = USAGES[c.usage].run(job)
         if shop.team.first: _conclude(c, d, job, result, attribute, facts, notes, folder, say)
     close()
     if shop.team.accelerator is not None: shop.team.accelerator.wait_for_everyone()
     return _finished(folder, True, attribute)
 
-# %% ../../nbs/51_bench.run.ipynb #c035
+# %% ../../nbs/51_bench.run.ipynb #c038
 def differs(facts:Mapping, expect:Mapping|None) -> list[str]:
     "What is not as it was in the run that is repeated."
     said = {"samples": "the samples of the dataset are not those of the run that is repeated", "fingerprint": "the model's weights or preprocessing are not those of the run that is repeated", "reader": "the images are read in another way than in the run that is repeated"}
@@ -373,22 +429,24 @@ def _conclude(c, d, job, result, attribute, facts, notes, folder, say):
     write_text(folder/"done.json", json.dumps({"files": {n: sha256_of(folder/n) for n in names}}, indent=1) + "\n")
     (folder/"checkpoint.pt").unlink(missing_ok=True)
 
-# %% ../../nbs/51_bench.run.ipynb #c047
+# %% ../../nbs/51_bench.run.ipynb #c053
+SUMMARY = ("overall-auc", "worst-auc", "auc-gap", "acc-gap", "ece-gap", "eod", "eo", "mean_dice", "min_dice", "delta_dice", "es_dice")
+
 def summary_table(done, configs) -> pd.DataFrame:
-    "A row per run: what it was, and the published summary by its own attribute."
+    "A row per run (of segmentation: per structure and prompt): what it was, and the published summary by its own attribute."
     rows = []
     for f, c in zip(done, configs):
-        row = {"usage": USAGES[c.usage].name, "method": METHODS[c.method].name, "dataset": f.about["dataset"] if isinstance(f, Finished) else Path(c.dataset).stem, "model": c.model, "attribute": getattr(f, "attribute", None) or c.sensitive_name, "seed": c.random_seed}
+        row = {"usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "dataset": f.about["dataset"] if isinstance(f, Finished) else Path(c.dataset).stem, "model": c.model, "attribute": getattr(f, "attribute", None) or c.sensitive_name, "seed": c.random_seed}
         if isinstance(f, Finished):
-            own = f.summary.get(f.attribute) or next(iter(f.summary.values()))
-            row |= {k: own[k] for k in ("overall-auc", "worst-auc", "auc-gap", "acc-gap", "ece-gap", "eod", "eo") if k in own} | {"made": f.made, "folder": str(f.folder), "error": None}
-        else: row |= {"made": False, "folder": None, "error": str(f)}
-        rows.append(row)
+            for target, parts in f.targets.items():
+                own = parts.get(f.attribute) or next(iter(parts.values()))
+                rows.append(row | ({"target": target} if target else {}) | {k: own[k] for k in SUMMARY if k in own} | {"made": f.made, "folder": str(f.folder), "error": None})
+        else: rows.append(row | {"made": False, "folder": None, "error": str(f)})
     return pd.DataFrame(rows)
 
 def show_table(table:pd.DataFrame) -> str:
     "The summary for a terminal: four digits, what all runs share once above."
-    names = [n for n in ("usage", "method", "dataset", "model", "attribute", "seed") if n in table]
+    names = [n for n in ("usage", "method", "dataset", "model", "attribute", "seed", "target") if n in table]
     shared = {n: table[n].iloc[0] for n in names if len(table) > 1 and table[n].nunique(dropna=False) == 1}
     numbers = [n for n in table if table[n].dtype.kind == "f" and table[n].notna().any()]
     shown = table[[n for n in names if n not in shared] + numbers].copy()
@@ -419,7 +477,7 @@ def run_from_args(argv) -> int:
     accelerator = launched()
     table = run_all(configs, expect, accelerator)
     if accelerator is not None and not accelerator.is_main_process: return 0
-    if not configs[0].quiet: print(show_table(table)); print("\n".join(f"{f}{'' if m else '  (was finished)'}" for f, m in zip(table["folder"], table["made"]) if f))
+    if not configs[0].quiet: print(show_table(table)); print("\n".join(dict.fromkeys(f"{f}{'' if m else '  (was finished)'}" for f, m in zip(table["folder"], table["made"]) if f)))
     failed = table[table["error"].notna()]
     for _, row in failed.iterrows(): print(f"error: {row['method']} {row['attribute'] or ''} seed {row['seed']}: {row['error']}", file=sys.stderr)
     return 2 if len(failed) else 0

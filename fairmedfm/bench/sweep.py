@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from ..core import InputError, plural, require, some, write_text
-from .config import RunConfig, check_options, expand, parse_run, with_config
+from .config import RunConfig, check_options, expand, parse_run, with_config, _Parser
 from .run import Finished, Workshop, run_one, show_table, summary_table
 from ..train.cache import Pace
 from ..train.loop import threads
@@ -91,7 +91,7 @@ def sweep(
     "Make all runs; a row each, in their order, also for those that could not be made (column `error`)."
     configs = list(configs)
     check_options(configs)
-    n_jobs = min(n_jobs or os.cpu_count() or 1, len(configs))
+    n_jobs = min((os.cpu_count() or 1) if n_jobs is None else n_jobs, len(configs))
     if n_jobs < 1: raise InputError(f"--n_jobs {n_jobs} is below 1")
     parts, each = portions(configs, 1 if backend == "sequential" else n_jobs), max(1, (os.cpu_count() or 1)//n_jobs)
     pace, done = Pace(len(configs), "runs", say, every=0), [None]*len(configs)
@@ -110,9 +110,9 @@ def _portion_at(part, configs, n_threads): return part, make_portion(configs, n_
 # %% ../../nbs/52_bench.sweep.ipynb #c022
 def over_seeds(table:pd.DataFrame) -> pd.DataFrame:
     "Mean and standard deviation over seeds of each number, by usage, method, dataset, model and attribute; failed runs are left out and counted."
-    by = [n for n in ("usage", "method", "dataset", "model", "attribute") if n in table]
+    by = [n for n in ("usage", "method", "dataset", "model", "attribute", "target") if n in table]
     numbers = [n for n in table if table[n].dtype.kind == "f"]
-    fine = table[table["error"].isna()].groupby(by, sort=False)
+    fine = table[table["error"].isna()].groupby(by, sort=False, dropna=False)
     out = fine[numbers].agg(["mean", "std"])
     out.columns = [f"{n} {k}" for n, k in out.columns]
     return out.assign(seeds=fine.size())
@@ -120,7 +120,7 @@ def over_seeds(table:pd.DataFrame) -> pd.DataFrame:
 # %% ../../nbs/52_bench.sweep.ipynb #c025
 def sweep_from_args(argv) -> int:
     "The command `fairmedfm sweep`: the options of `run`, and --backend, --n_jobs, --address, --out; 2 when a run could not be made."
-    parser = argparse.ArgumentParser(prog="fairmedfm sweep", add_help=False, allow_abbrev=False)
+    parser = _Parser(prog="fairmedfm sweep", add_help=False, allow_abbrev=False)
     add_sweep_arguments(parser)
     own, rest = parser.parse_known_args(list(argv))
     configs = expand(with_config(parse_run(rest)))

@@ -332,7 +332,7 @@ def _split_rows(data, protocol, seed) -> tuple[Dataset, dict]:
     return data, rows
 
 # %% ../../nbs/47_usages.decoder.ipynb #c057
-def train_segmenter(data:Dataset, model, run:SegRun, rows:dict, group:Grouping|None, method:Method, how:Training, cache:SegCache, *, lora:tuple|None=None, encode_batch:int=1, workers:int=0, checkpoint=None, key:str="", say=None) -> pd.DataFrame:
+def train_segmenter(data:Dataset, model, run:SegRun, rows:dict, group:Grouping|None, method:Method, how:Training, cache:SegCache, *, lora:tuple|None=None, encode_batch:int=1, workers:int=0, checkpoint=None, key:str="", say=None, track=None) -> pd.DataFrame:
     "Fine-tune on the rows of `train`, choose on those of `valid`; with `lora` = (rank, alpha) also LoRA layers of the encoder. Returns the curve."
     say = say or (lambda text: None)
     if run.solid: raise InputError("fine-tuning goes by pictures and slices; there is none for models of volumes")
@@ -347,7 +347,7 @@ def train_segmenter(data:Dataset, model, run:SegRun, rows:dict, group:Grouping|N
         shelf = None if lora else kept.shelf(model, run.seen())
         source = FromPictures(model, Path(own)/"pictures") if lora else FromShelf(model, shelf)
         train, valid = (gather(data, model, run, rows[p], codes, kept, shelf, encode_batch, workers, source.save if lora else None, pace) for p in ("train", "valid"))
-        curve = fine_tune(model, source, train, valid, method, how, plans, len(group.names) if group else 0, checkpoint=checkpoint, key=key, say=say)
+        curve = fine_tune(model, source, train, valid, method, how, plans, len(group.names) if group else 0, checkpoint=checkpoint, key=key, say=say, track=track)
     model.module.requires_grad_(False)
     return curve
 
@@ -362,7 +362,9 @@ def run_segmentation(
     cache:SegCache|None=None, batch_size:int=1, workers:int=0, bad:str="raise", rows=None, # `rows`: of the table, for usages that train nothing
     out=None, # folder for results
     worst:int=10, overlays:bool=False, # pictures of the worst cases of each group (0: none), and each as a file of its own
-    say:Callable|None=None,
+    pictures_by=None, # attributes that have such pictures; `None`: all
+    weights=None, # for usages that train: a file of trained weights to use, and nothing is trained
+    say:Callable|None=None, track:Callable|None=None, # the log; each epoch's row of the curve
     **read, # reading options: window, percentiles, per_slice, plane, axes
 ) -> SegOutcome:
     "One run of the segmentation benchmark: (fine-tune,) prompt, score, compare; everything is written to `out` if it is given."
@@ -378,16 +380,17 @@ def run_segmentation(
         checkpoint = Path(out)/"checkpoint.pt" if out else None
         if out: Path(out).mkdir(parents=True, exist_ok=True)
         key = hashlib.sha256(repr((model.fingerprint, run.facts(data.spec), usage, method, method_options, how, lora, names[0], bins, [data.samples["id"].iloc[r].tolist() for r in parts.values()])).encode()).hexdigest()
-        curve = train_segmenter(data, model, run, parts, group, seg_method(method, method_options), how, cache, lora=tuple(lora) if row.images else None, encode_batch=batch_size, workers=workers, checkpoint=checkpoint, key=key, say=say)
+        if weights: apply_weights(model, weights)
+        else: curve = train_segmenter(data, model, run, parts, group, seg_method(method, method_options), how, cache, lora=tuple(lora) if row.images else None, encode_batch=batch_size, workers=workers, checkpoint=checkpoint, key=key, say=say, track=track)
         rows = parts["test"]
     result = segment(data, model, run, rows, cache, batch_size, workers, bad, say, names)
     report = result.report(names, bins=bins, intersectional=intersectional, ci=ci, random_state=seed)
     outcome = SegOutcome(result, report, names, curve, {"usage": usage, "method": method, "model": model.spec.name, "dataset": data.name, "attributes": names, "seed": seed, "protocol": model.protocol, "fingerprint": model.fingerprint})
-    if out: outcome.facts["files"] = [p.name for p in _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins)]
+    if out: outcome.facts["files"] = [p.name for p in _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins, names if pictures_by is None else as_list(pictures_by))]
     return outcome
 
-def _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins) -> list[Path]:
+def _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins, pictured) -> list[Path]:
     files = outcome.write(out)
     if row.trains: files.append(save_weights(model, Path(out)/"model.safetensors", {"lora": list(lora)} if row.images else {}))
-    for a in outcome.attributes if worst else (): files += save_worst(data, model, outcome.result, a, out, worst, overlays, cache, bins)
+    for a in pictured if worst else (): files += save_worst(data, model, outcome.result, a, out, worst, overlays, cache, bins)
     return files
