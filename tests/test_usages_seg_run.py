@@ -99,7 +99,7 @@ def test_lungs_with_a_network_and_grabcut(shared, net, tmp_path):
     found = segment(data, net, seg_run(data, net, "bbox,center-inside,clicks:2", metrics=("dice",)), rows, cache).table
     dice = found.groupby(["prompt", "round"]).dice.mean()
     assert found.dice.between(0, 1).all() and dice["bbox", 0] > .2 and dice["clicks:2", 2] > dice["clicks:2", 0] + .1
-    cut = segment(data, CUT, seg_run(data, CUT, "bbox", metrics=("dice",)), rows[:2]).table
+    cut = segment(data, CUT, seg_run(data, CUT, "bbox", metrics=("dice",)), rows[:1]).table
     assert cut.dice.between(0, 1).all()
     each = segment(data, net, seg_run(data, net, "bbox", per="component", metrics=("dice",)), rows, cache).table
     assert (each.pieces == 2).all() and each.asked.str.count("box").eq(2).all() and each.dice.mean() > dice["bbox", 0]        # a box for each lung says more
