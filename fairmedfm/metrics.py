@@ -328,7 +328,8 @@ def _group_mean(g:Groups, values):
     total = np.zeros(g.k + 1)                                      # the last place is for samples of unknown group, code −1
     for b in _blocks(g.r.n):
         v = values[b] if g.r.w is None else values[b] * g.r.w[b]
-        total += np.bincount(np.zeros(len(v), np.intp) if g.codes is None else g.codes[b] % (g.k + 1) if g.partial else g.codes[b], weights=v, minlength=g.k + 1)
+        if g.codes is None: total[0] += v.sum()
+        else: total += np.bincount(g.codes[b] % (g.k + 1) if g.partial else g.codes[b], weights=v, minlength=g.k + 1)
     return _ratio(total[:g.k], g.n)
 
 def _bce(g, t): return _group_mean(g, g.r.log_loss)
