@@ -21,17 +21,18 @@ from .core import InputError, Notes, require, plural, some, unknown_name
 
 # %% auto #0
 __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTIONS', 'MASK_OPTIONS', 'BOTH_OPTIONS',
-           'SURE_OPTIONS', 'OUTPUT_OPTIONS', 'SCORE_OPTIONS', 'KINDS', 'TASKS', 'QUICK', 'FORMATS', 'OUTPUTS',
-           'BENCH_OPTIONS', 'DEMO_OPTIONS', 'DEMO_NEXT', 'SCORE_ABOUT', 'COMMANDS', 'Option', 'add_options', 'number',
-           'whole', 'read_bins', 'read_structures', 'read_tolerance', 'read_numbers', 'read_word', 'read_words',
-           'Parser', 'stray', 'take_table', 'values_of', 'in_flags', 'possible_kinds', 'choose_kind', 'split_names',
-           'find_roles', 'attributes_of', 'columns_used', 'flat', 'open_tables', 'all_columns', 'read_frame',
-           'group_column', 'group_frame', 'class_names', 'labels_and_scores', 'keywords', 'check_finite', 'from_one',
-           'intervals', 'score_classes', 'folder_of', 'score_masks', 'score_dice', 'found_by_name', 'found_line',
-           'their_words', 'report_of', 'make_report', 'check_outputs', 'write_outputs', 'say', 'put', 'let_go',
-           'on_terminal', 'emit', 'score', 'demo_table', 'explain', 'demo_report', 'demo_benchmark', 'demo', 'Command',
-           'list_datasets', 'list_models', 'show_rows', 'named', 'prepare', 'fetch', 'run', 'compare', 'build_parser',
-           'parse', 'main']
+           'SURE_OPTIONS', 'OUTPUT_OPTIONS', 'SCORE_OPTIONS', 'KINDS', 'TASKS', 'QUICK', 'PAGE', 'ASKING', 'READING',
+           'FORMATS', 'OUTPUTS', 'BENCH_OPTIONS', 'DEMO_OPTIONS', 'DEMO_NEXT', 'SCORE_ABOUT', 'COMMANDS', 'Option',
+           'add_options', 'number', 'whole', 'read_bins', 'read_structures', 'read_tolerance', 'read_numbers',
+           'read_word', 'read_words', 'Parser', 'stray', 'take_table', 'values_of', 'in_flags', 'possible_kinds',
+           'choose_kind', 'split_names', 'find_roles', 'attributes_of', 'no_intervals', 'columns_used', 'flat',
+           'open_tables', 'all_columns', 'read_frame', 'group_column', 'group_frame', 'class_names',
+           'labels_and_scores', 'keywords', 'check_finite', 'from_one', 'work', 'on_page', 'count_questions',
+           'patients_of', 'intervals', 'Scored', 'score_classes', 'folder_of', 'score_masks', 'mask_pictures',
+           'score_dice', 'found_by_name', 'found_line', 'their_words', 'report_of', 'command_of', 'fingerprints',
+           'make_report', 'check_outputs', 'write_outputs', 'say', 'put', 'let_go', 'on_terminal', 'emit', 'score',
+           'demo_table', 'explain', 'demo_report', 'demo_benchmark', 'demo', 'Command', 'list_datasets', 'list_models',
+           'show_rows', 'named', 'prepare', 'fetch', 'run', 'sweep', 'compare', 'build_parser', 'parse', 'main']
 
 # %% ../nbs/60_cli.ipynb #c009
 class Option(NamedTuple):
@@ -191,8 +192,9 @@ BOTH_OPTIONS = (
            "NAME", "list", "metrics", (CLS, MASKS)),
 )
 SURE_OPTIONS = (
-    Option("--ci", "uncertainty", "intervals, tests and verdicts at this level, such as 0.95 (an .html report has them by default)", "LEVEL", "", "ci", (), number),
-    Option("--clusters", "uncertainty", "column of patients, when patients have several rows: patients are then the unit", "COLUMN"),
+    Option("--ci", "uncertainty", "level of intervals, tests and verdicts (default: 0.95 where they take seconds; 0: none)", "LEVEL", "", "ci", (), number),
+    Option("--no-ci", "uncertainty", "no intervals, tests and verdicts"),
+    Option("--clusters", "uncertainty", "column of patients, when patients have several rows: patients are then the unit (default: found by its name)", "COLUMN"),
     Option("--resamples", "uncertainty", "shuffles of the tests and draws of a bootstrap (default: 1000)", "N", "", "n_resamples", (), whole),
     Option("--seed", "uncertainty", "their seed (default: 0)", "N", "", "random_state", (), whole),
     Option("--tolerance", "uncertainty", "differences up to here do not matter", "SIZE", "", "tolerance", (), number),
@@ -200,8 +202,9 @@ SURE_OPTIONS = (
     Option("--correction", "uncertainty", "for many comparisons (default: holm)", ("holm", "bh", "none"), "", "correction"),
 )
 OUTPUT_OPTIONS = (
-    Option("--output -o", "output", "write the report to a file: .html, .json (all of it), .csv (the groups) or .md; may be repeated",
+    Option("--output -o", "output", "write the report to a file: .html, .json (all of it), .md, .csv or .tex (one table); may be repeated",
            "FILE", "again"),
+    Option("--table", "output", "which table .csv and .tex files hold (default: groups)", ("groups", "summary", "pairwise", "intervals", "tests", "gaps")),
     Option("--format", "output", "what to print (default: table on a terminal, json elsewhere)", ("table", "json", "markdown")),
     Option("--quiet -q", "output", "no warnings on stderr; they stay in the report"),
 )
@@ -325,19 +328,27 @@ def attributes_of(roles, given:dict) -> list:
     raise InputError(f"no column is called like an attribute (sex, age, race, ...); name one with --sensitive (columns: {have})")
 
 # %% ../nbs/60_cli.ipynb #c074
+def no_intervals(given:dict) -> bool:
+    "Whether intervals were refused."
+    if "no_ci" in given and given.get("ci"): raise InputError("--ci and --no-ci contradict each other; leave one of them out")
+    return "no_ci" in given or given.get("ci") == 0
+
+# %% ../nbs/60_cli.ipynb #c077
 def columns_used(roles, kind:str, given:dict) -> dict:
     "What is read for which purpose, as it stands in the report's metadata."
     if kind == DICE: used = {"dice": split_names(given["dice"], roles.columns) if "dice" in given else [roles.dice]}
     elif kind == MASKS: used = {"pred_mask": roles.pred_mask, "true_mask": roles.true_mask}
     elif roles.findings: used = {role: [pair[i] for pair in roles.findings.values()] for i, role in enumerate(("label", "score"))}
     else: used = {"label": roles.label, "score": roles.score or list(roles.classes.values())}
-    return {**used, **{k: given[k] for k in ("weight", "clusters") if k in given}, "sensitive": attributes_of(roles, given)}
+    names = attributes_of(roles, given)
+    patient = {"clusters": roles.patient} if roles.patient and roles.patient not in (*names, *flat(used)) and not no_intervals(given) else {}
+    return {**used, **patient, **{k: given[k] for k in ("weight", "clusters") if k in given}, "sensitive": names}
 
 def flat(used:dict) -> list:
     "All the column names in it, once each."
     return list(dict.fromkeys(c for v in used.values() for c in ([v] if isinstance(v, str) else v)))
 
-# %% ../nbs/60_cli.ipynb #c078
+# %% ../nbs/60_cli.ipynb #c081
 _ONLY = {"sheet": ("Excel",), "delimiter": ("delimited text",), "encoding": ("delimited text", "JSON", "JSON Lines")}
 
 def open_tables(given:dict, notes) -> tuple:
@@ -351,19 +362,19 @@ def open_tables(given:dict, notes) -> tuple:
             raise InputError(f"--{k} is for {' or '.join(formats)}, and {table.name} is {table.format}; leave it out")
     return table, open_table(given["metadata"], notes=notes) if "metadata" in given else None
 
-# %% ../nbs/60_cli.ipynb #c080
+# %% ../nbs/60_cli.ipynb #c083
 def all_columns(table, metadata) -> list:
     "The columns of both."
     return [*table.columns, *(c for c in (metadata.columns if metadata else ()) if c not in table.columns)]
 
-# %% ../nbs/60_cli.ipynb #c083
+# %% ../nbs/60_cli.ipynb #c086
 def _read(table, used, text, ids, roles, given):
     "One table: what is used and the ids; all columns where only all of them tell that two rows are one."
     rest = () if roles.id or not ids else table.columns
     want = list(dict.fromkeys(c for c in (*used, *ids, *rest) if c in table.columns))
     return table.read([c for c in want if c in text or c not in used], want, given.get("decimal"))
 
-# %% ../nbs/60_cli.ipynb #c085
+# %% ../nbs/60_cli.ipynb #c088
 def _joined(table, metadata, used, text, ids, roles, given, notes):
     "The predictions with the columns of the metadata that are used."
     import pandas as pd
@@ -376,18 +387,18 @@ def _joined(table, metadata, used, text, ids, roles, given, notes):
         if c != left: check_repeats(predictions, c, notes=notes)
     return join_tables(predictions, known, left if left == right else f"{left}={right}", notes)
 
-# %% ../nbs/60_cli.ipynb #c087
+# %% ../nbs/60_cli.ipynb #c090
 def read_frame(table, metadata, roles, used:dict, given:dict, notes):
     "The columns that are used, joined with the metadata; no sample twice."
     from fairmedfm.tables import check_repeats
-    text = {c for c in used["sensitive"] if c not in given.get("bins", ())} | {used[k] for k in ("pred_mask", "true_mask") if k in used}
+    text = {c for c in used["sensitive"] if c not in given.get("bins", ())} | {used[k] for k in ("pred_mask", "true_mask", "clusters") if k in used}
     ids = [c for c in (roles.id or roles.patient,) if c in table.columns]
     if metadata is not None: return _joined(table, metadata, flat(used), text, ids, roles, given, notes)
     frame = _read(table, flat(used), text, ids, roles, given)
     for c in ids: check_repeats(frame, c, notes=notes)
     return frame
 
-# %% ../nbs/60_cli.ipynb #c091
+# %% ../nbs/60_cli.ipynb #c094
 def group_column(column, name:str, unknown=("unknown",)):
     "A column of groups; numbers in their order; an error for a measurement."
     import pandas as pd
@@ -401,7 +412,7 @@ def group_column(column, name:str, unknown=("unknown",)):
     if not all(is_number(v) or v.lower() in unknown for v in values): return column
     return pd.Series(pd.Categorical(column, sorted(numbers, key=float) + [v for v in values if v not in numbers]), column.index)
 
-# %% ../nbs/60_cli.ipynb #c093
+# %% ../nbs/60_cli.ipynb #c096
 def _group(column, name, given, unknown):
     "One attribute; what was only found by its name has to look like groups."
     if name in given.get("bins", ()): return column
@@ -422,7 +433,7 @@ def group_frame(frame, names, given:dict, notes):
     for why in left: notes.add(f"{why}; it was found by its name and is left out")
     return frame[list(out)].assign(**{k: v for k, v in out.items() if v is not frame[k]})
 
-# %% ../nbs/60_cli.ipynb #c096
+# %% ../nbs/60_cli.ipynb #c099
 def _column_of(roles, value):
     try: return roles.class_column(value)
     except InputError: return None
@@ -443,7 +454,7 @@ def class_names(labels, roles, given:dict, notes) -> list:
     notes.add(f"{differ}: taken in sorted order, {pairs}; --classes says otherwise")
     return found
 
-# %% ../nbs/60_cli.ipynb #c099
+# %% ../nbs/60_cli.ipynb #c102
 _NO_USE = {"findings": ("pos_label", "one_vs_rest", "score_column", "classes"), "binary": ("score_column", "classes"), "classes": ()}
 
 def labels_and_scores(frame, roles, given:dict, notes) -> tuple:
@@ -462,13 +473,13 @@ def labels_and_scores(frame, roles, given:dict, notes) -> tuple:
     if not {"score_column", "classes"} & set(given): scores = scores.set_axis(class_names(frame[roles.label], roles, given, notes), axis=1)
     return frame[roles.label], scores, {}
 
-# %% ../nbs/60_cli.ipynb #c103
+# %% ../nbs/60_cli.ipynb #c106
 def keywords(given:dict, kind:str) -> dict:
     "What is handed on to the library as it is."
-    rows = [o for o in SCORE_OPTIONS if o.to and o.dest in given and (not o.kinds or kind in o.kinds)]
+    rows = [o for o in SCORE_OPTIONS if o.to not in ("", "ci") and o.dest in given and (not o.kinds or kind in o.kinds)]
     return {"bins": given.get("bins"), **{o.to: given[o.dest] for o in rows}}
 
-# %% ../nbs/60_cli.ipynb #c105
+# %% ../nbs/60_cli.ipynb #c108
 def check_finite(scores) -> None:
     "Raise where a score is infinite; rows count from 0, as everywhere in the library."
     import numpy as np
@@ -478,55 +489,111 @@ def check_finite(scores) -> None:
         where = f"{plural(len(rows), 'row')} (row {some(rows.tolist())})"
         raise InputError(f"{name!r} is infinite in {where}; find out why the model gave no number")
 
-# %% ../nbs/60_cli.ipynb #c107
+# %% ../nbs/60_cli.ipynb #c110
 def from_one(text) -> str:
     "A sentence in which rows count from 1, as people count the rows of a table below its header."
     return re.sub(r"\brow (\d+(?:, \d+)*)", lambda m: "row " + re.sub(r"\d+", lambda d: str(int(d[0]) + 1), m[1]), str(text))
 
-# %% ../nbs/60_cli.ipynb #c110
-QUICK = 50_000                      # rows up to which an .html report gets intervals by itself
+# %% ../nbs/60_cli.ipynb #c113
+QUICK, PAGE = 500_000, 3_000_000    # rows × questions × attributes up to which intervals come by themselves: printed, and on a page
 
-def intervals(frame, given:dict) -> dict:
-    "The level of intervals that a page gets by default, and the patients that are their unit."
-    page = any(str(p).lower().endswith(".html") for p in given.get("output", ()))
-    level = {} if "ci" in given or not page or len(frame) > QUICK else {"ci": 0.95}
-    return {**level, **({"clusters": frame[given["clusters"]]} if "clusters" in given else {})}
+def work(rows:int, questions:int=1, attributes:int=1, patients:bool=False, resampled:int=0) -> int:
+    "What intervals cost, in rows × questions × attributes: at least 10,000 rows each, patients three times, a resampled metric 25 times."
+    return questions * attributes * (max(rows, 10_000) * (3 if patients else 1) + 25 * rows * resampled)
 
-# %% ../nbs/60_cli.ipynb #c112
-def score_classes(frame, roles, groups, given:dict, notes):
-    "The report of labels and scores."
+def on_page(given:dict) -> bool:
+    "Whether a page is written."
+    return any(str(p).lower().endswith(".html") for p in given.get("output", ()))
+
+# %% ../nbs/60_cli.ipynb #c115
+def count_questions(kind:str, roles, used:dict, given:dict) -> int:
+    "How many questions a table asks: findings, classes, structures × metrics."
+    if kind == DICE: return len(used["dice"])
+    if kind == MASKS: return len(given.get("mask_labels", ())) * len(given.get("metrics", ("dice",))) or len(given.get("metrics", ("dice",)))
+    one = "pos_label" in given or "score_column" in given or len(roles.classes) == 2
+    return len(roles.findings) or (1 if one else len(roles.classes)) or 1
+
+def patients_of(frame, used:dict, given:dict, notes):
+    "The column of patients, or `None` where there is none, or a patient per row."
+    if "clusters" not in used: return None
+    column = frame[used["clusters"]]
+    if "clusters" in given: return column
+    if (empty := int(column.isna().sum())):
+        notes.add(f"{used['clusters']!r} names no patient in {plural(empty, 'row')}, so rows are counted and not patients; --clusters says otherwise")
+        return None
+    return None if column.is_unique else column
+
+# %% ../nbs/60_cli.ipynb #c117
+ASKING = tuple(o.dest for o in SURE_OPTIONS if o.dest not in ("ci", "no_ci"))       # an option of the intervals asks for them
+
+def intervals(kind:str, rows:int, questions:int, attributes:int, patients, given:dict, notes) -> dict:
+    "`ci` and `clusters` for `evaluate`; nothing where intervals were refused, or would take long and nobody asked."
+    if no_intervals(given):
+        for o in (o for o in SURE_OPTIONS if o.dest in ASKING and o.dest in given): raise InputError(f"{o.flag} has no effect without intervals; leave out {'--no-ci' if 'no_ci' in given else '--ci 0'}")
+        return {}
+    level = {"ci": given.get("ci", 0.95), **({} if patients is None else {"clusters": patients})}
+    if {"ci", *ASKING} & set(given): return level
+    from fairmedfm.metrics import metric_parts
+    from fairmedfm.uncertainty import METHODS
+    slow = sum(metric_parts(m).name not in METHODS for m in given.get("metrics", ())) if kind == CLS else 0
+    if work(rows, questions, attributes, patients is not None, slow) <= (PAGE if on_page(given) else QUICK): return level
+    sizes = [f"{rows:,} rows", *([plural(questions, "question")] if questions > 1 else []), plural(attributes, "attribute"), *([f"{plural(slow, 'resampled metric')}"] if slow else [])]
+    notes.add(f"no intervals: they take a while for {' × '.join(sizes)}; --ci 0.95 makes them, --no-ci takes this line away")
+    return {}
+
+# %% ../nbs/60_cli.ipynb #c121
+class Scored(NamedTuple):
+    "A report, and the data as `to_html` takes them."
+    report: object
+    data: dict
+
+READING = ("pos_label", "score_type", "score_column", "labels", "drop_labels", "one_vs_rest", "missing", "intersectional", "unknown")
+
+# %% ../nbs/60_cli.ipynb #c122
+def score_classes(frame, roles, groups, sure:dict, given:dict, notes) -> Scored:
+    "The report of labels and scores; `sure` is what `intervals` returned."
     from fairmedfm.report import evaluate
     y, s, more = labels_and_scores(frame, roles, given, notes)
     check_finite(s)
-    weight = {"sample_weight": frame[given["weight"]]} if "weight" in given else {}
-    report = evaluate(y, s, groups, **{"missing": "drop", **keywords(given, CLS), **more, **weight, **intervals(frame, given)})
+    weight, how = {"sample_weight": frame[given["weight"]]} if "weight" in given else {}, {"missing": "drop", **keywords(given, CLS), **more}
+    report = evaluate(y, s, groups, **how, **weight, **sure)
     if "score_type" in more: report.metadata["score_type"] = f"logit (the column is called {roles.score!r})"
-    return report
+    return Scored(report, dict(y_true=y, y_score=s, sensitive_features=groups, **weight, **{k: v for k, v in how.items() if k in (*READING, "multi_label")}))
 
-# %% ../nbs/60_cli.ipynb #c115
+# %% ../nbs/60_cli.ipynb #c125
 def folder_of(column, table, metadata, given) -> Path:
     "The folder that paths in a column are relative to: that of its table."
     source = given["predictions"] if metadata is None or column in table.columns else given["metadata"]
     return Path(".") if source == "-" else Path(source).expanduser().parent
 
-# %% ../nbs/60_cli.ipynb #c117
-def score_masks(frame, used, folder:Callable, groups, given:dict):
+# %% ../nbs/60_cli.ipynb #c127
+def score_masks(frame, used, folder:Callable, groups, sure:dict, given:dict) -> Scored:
     "The report of masks in files; `folder` tells which one the paths of a column are relative to."
     from fairmedfm.report import evaluate_segmentation
     from fairmedfm.tables import resolve_paths
     files = lambda column: resolve_paths(frame[column], folder(column), allow_outside="allow_outside" in given, column=column)
     try: pred, true = files(used["pred_mask"]), files(used["true_mask"])
     except InputError as e: raise InputError(f"{e} (--allow-outside accepts such paths)" if "of the folder" in str(e) else e) from None
-    return evaluate_segmentation(groups, pred_masks=pred, true_masks=true, **keywords(given, MASKS), **intervals(frame, given))
+    report = evaluate_segmentation(groups, pred_masks=pred, true_masks=true, **keywords(given, MASKS), **sure)
+    return Scored(report, mask_pictures(report, groups, given))
 
-# %% ../nbs/60_cli.ipynb #c119
-def score_dice(frame, used, groups, given:dict):
+def mask_pictures(report, groups, given:dict) -> dict:
+    "Dice and object size per sample and structure, for the pictures of a page."
+    f = report.samples
+    if "dice" not in f: return {}
+    parts = {"": f} if "label" not in f else dict(list(f.groupby("label", sort=False)))
+    take = lambda column: {str(k): p[column].to_numpy(float) for k, p in parts.items()} if "label" in f else f[column].to_numpy(float)
+    return dict(dice=take("dice"), size=take("volume_true"), sensitive_features=groups, **{k: v for k, v in keywords(given, MASKS).items() if k in READING})
+
+# %% ../nbs/60_cli.ipynb #c129
+def score_dice(frame, used, groups, sure:dict, given:dict) -> Scored:
     "The report of Dice values."
     from fairmedfm.report import evaluate_segmentation
-    columns = used["dice"]
-    return evaluate_segmentation(groups, dice=frame[columns[0]] if len(columns) == 1 else frame[columns], **keywords(given, DICE), **intervals(frame, given))
+    columns, how = used["dice"], keywords(given, DICE)
+    dice = frame[columns[0]] if len(columns) == 1 else frame[columns]
+    return Scored(evaluate_segmentation(groups, dice=dice, **how, **sure), dict(dice=dice, sensitive_features=groups, **{k: v for k, v in how.items() if k in READING}))
 
-# %% ../nbs/60_cli.ipynb #c122
+# %% ../nbs/60_cli.ipynb #c132
 def found_by_name(used:dict, given:dict) -> dict:
     "The part of the columns that nobody typed."
     return {role: names for role, names in used.items() if role not in given}
@@ -538,22 +605,43 @@ def found_line(found:dict) -> str:
     "`columns found by name: label 'y_true', score 'y_score', sensitive 'sex', 'age'`."
     return "columns found by name: " + ", ".join(_told(role, names) for role, names in found.items())
 
-# %% ../nbs/60_cli.ipynb #c124
+# %% ../nbs/60_cli.ipynb #c134
 def their_words(used:dict) -> dict:
     "What the library calls the labels, scores and weights, and what the table does."
     own = (("y_true", "label", "the labels"), ("y_score", "score", "the scores"), ("sample_weight", "weight", "the weights"))
     return {word: repr(used[role]) if isinstance(used[role], str) else several for word, role, several in own if role in used}
 
-# %% ../nbs/60_cli.ipynb #c126
-def report_of(kind:str, frame, roles, used:dict, groups, folder:Callable, given:dict, notes):
-    "The report of a table of any kind."
-    if kind == MASKS: return score_masks(frame, used, folder, groups, given)
-    try: return score_classes(frame, roles, groups, given, notes) if kind == CLS else score_dice(frame, used, groups, given)
+# %% ../nbs/60_cli.ipynb #c136
+def report_of(kind:str, frame, roles, used:dict, groups, folder:Callable, given:dict, notes) -> Scored:
+    "The report of a table of any kind; patients that are nobody's unit leave `used`."
+    patients = patients_of(frame, used, given, notes)
+    sure = intervals(kind, len(frame), count_questions(kind, roles, used, given), groups.shape[1] + ("intersectional" in given), patients, given, notes)
+    unit = {} if patients is None or not sure and not on_page(given) else {"clusters": patients}
+    if not unit: used.pop("clusters", None)
+    if kind == MASKS: return score_masks(frame, used, folder, groups, sure, given)
+    try: made = score_classes(frame, roles, groups, sure, given, notes) if kind == CLS else score_dice(frame, used, groups, sure, given)
     except InputError as e: raise InputError(from_one(e)) from None
+    return Scored(made.report, {**made.data, **(unit if kind == CLS else {})})
 
-# %% ../nbs/60_cli.ipynb #c128
+# %% ../nbs/60_cli.ipynb #c138
+def command_of(argv) -> str:
+    "A command line as it is typed."
+    import shlex
+    return shlex.join(["fairmedfm", *map(str, argv)])
+
+def fingerprints(given:dict) -> dict:
+    "The SHA-256 of the files that are read."
+    import hashlib
+    out = {}
+    for k in (k for k in ("predictions", "metadata") if k in given and os.path.isfile(given[k])):
+        out[f"the file of {k}"] = (h := hashlib.sha256())
+        with open(given[k], "rb") as f:
+            while part := f.read(1 << 20): h.update(part)
+    return {k: h.hexdigest() for k, h in out.items()}
+
+# %% ../nbs/60_cli.ipynb #c140
 def make_report(given:dict, notes) -> tuple:
-    "`(report, line about columns found by name)` for the arguments of `score`."
+    "`(report with its data, line about columns found by name)` for the arguments of `score`."
     table, metadata = open_tables(given, notes)
     roles = find_roles(all_columns(table, metadata), given)
     kind = choose_kind(roles, given, notes)
@@ -562,23 +650,27 @@ def make_report(given:dict, notes) -> tuple:
         frame = read_frame(table, metadata, roles, used, given, notes)
         groups = group_frame(frame, used["sensitive"], given, notes)
         used["sensitive"] = list(groups)
-        report = report_of(kind, frame, roles, used, groups, lambda column: folder_of(column, table, metadata, given), given, notes)
+        made = report_of(kind, frame, roles, used, groups, lambda column: folder_of(column, table, metadata, given), given, notes)
     except InputError as e: raise InputError(in_flags(e, kind, their_words(used))) from None
-    found = found_by_name(used, given)
+    report, found = made.report, found_by_name(used, given)
     source = {k: t.name.encode("utf-8", "replace").decode() for k, t in (("predictions", table), ("metadata", metadata)) if t}
-    report.metadata = {"source": source, "columns": used, "found_by_name": list(found), **report.metadata}
+    typed = {"command": command_of(given["argv"])} if "argv" in given else {}
+    report.metadata = {**typed, "source": source, "fingerprints": fingerprints(given), "columns": used, "found_by_name": list(found), **report.metadata}
     if roles.findings and roles.unused and "label" not in given:
         notes.add(f"{some(roles.unused)}: no column of labels or scores goes with it; left out")
     report.warnings = list(dict.fromkeys(in_flags(w, kind, their_words(used)) for w in [*notes, *report.warnings]))
-    return report, found_line(found) if found else ""
+    return made, found_line(found) if found else ""
 
-# %% ../nbs/60_cli.ipynb #c131
+# %% ../nbs/60_cli.ipynb #c143
 FORMATS = {"table": str, "json": lambda r: r.to_json(), "markdown": lambda r: r.to_markdown()}
-OUTPUTS = {".json": lambda r, path: r.to_json(path), ".csv": lambda r, path: r.to_csv(path), ".md": lambda r, path: r.to_markdown(path),
-           ".html": lambda r, path: r.to_html(path), ".tex": lambda r, path: r.to_latex(path)}
+OUTPUTS = {".json": lambda m, path, table: m.report.to_json(path), ".csv": lambda m, path, table: m.report.to_csv(path, table=table),
+           ".md": lambda m, path, table: m.report.to_markdown(path), ".html": lambda m, path, table: m.report.to_html(path, **m.data),
+           ".tex": lambda m, path, table: m.report.to_latex(path, table=table)}
 
 def check_outputs(given:dict) -> None:
     "Raise for an output that cannot be written."
+    if "table" in given and not any(Path(p).suffix.lower() in (".csv", ".tex") for p in given.get("output", ())):
+        raise InputError("--table says what a .csv or .tex file holds; name such a file with --output")
     for path in map(Path, given.get("output", ())):
         if path.is_dir(): raise InputError(f"--output {path} is a folder; give the name of a file in it, such as {path / 'fairness.json'}")
         if path.suffix.lower() not in OUTPUTS:
@@ -588,21 +680,21 @@ def check_outputs(given:dict) -> None:
         if path.exists() and any(s.exists() and s.samefile(path) for s in sources):
             raise InputError(f"--output {path} is the table that is read; give another name")
 
-# %% ../nbs/60_cli.ipynb #c133
-def write_outputs(report, given:dict) -> None:
+# %% ../nbs/60_cli.ipynb #c145
+def write_outputs(made:Scored, given:dict) -> None:
     "The report into every file that was asked for."
     for path in map(Path, given.get("output", ())):
-        try: OUTPUTS[path.suffix.lower()](report, path)
+        try: OUTPUTS[path.suffix.lower()](made, path, given.get("table", "groups"))
         except OSError as e: raise InputError(f"cannot write {path}: {e.strerror or e}") from None
 
-# %% ../nbs/60_cli.ipynb #c136
+# %% ../nbs/60_cli.ipynb #c148
 def say(kind:str, text:str) -> None:
     "One line on stderr."
     if sys.stderr is not None: print(f"fairmedfm: {kind}{': ' if kind else ''}{_visible(' '.join(str(text).split()))}", file=sys.stderr)
 
 def _visible(text): return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
 
-# %% ../nbs/60_cli.ipynb #c138
+# %% ../nbs/60_cli.ipynb #c150
 def put(text:str, is_json:bool=False) -> None:
     "Text on stdout, whatever its encoding can hold."
     text, code = text if is_json else _visible(text), getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -614,7 +706,7 @@ def put(text:str, is_json:bool=False) -> None:
     except BrokenPipeError: raise
     except OSError as e: let_go(); raise InputError(f"cannot write to standard output: {e.strerror or e}") from None
 
-# %% ../nbs/60_cli.ipynb #c140
+# %% ../nbs/60_cli.ipynb #c152
 def let_go() -> None:
     "Whatever is left for stdout goes nowhere; no complaint at exit."
     try: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -624,34 +716,34 @@ def on_terminal() -> bool:
     "Whether a person reads stdout."
     return bool(getattr(sys.stdout, "isatty", lambda: False)())
 
-# %% ../nbs/60_cli.ipynb #c142
-def emit(report, given:dict, line:str="", default:str|None=None) -> None:
+# %% ../nbs/60_cli.ipynb #c154
+def emit(made:Scored, given:dict, line:str="", default:str|None=None) -> None:
     "Write the files, print the report, and say on stderr what has to be said."
-    form = given.get("format") or default or ("table" if on_terminal() else "json")
-    write_outputs(report, given)
+    form, report = given.get("format") or default or ("table" if on_terminal() else "json"), made.report
+    write_outputs(made, given)
     if "quiet" not in given:
         if line: say("", line)
         if form == "json" or not on_terminal():
             for w in report.warnings: say("warning", w)
     put(FORMATS[form](report), form == "json")
 
-# %% ../nbs/60_cli.ipynb #c144
+# %% ../nbs/60_cli.ipynb #c156
 def score(given:dict) -> int:
     "`fairmedfm score`: 0, or 3 when no attribute has two groups that can be compared."
     check_outputs(given)
-    report, line = make_report(given, Notes())
-    emit(report, given, line)
-    if report.summary["n_groups"].max() >= 2: return 0
+    made, line = make_report(given, Notes())
+    emit(made, given, line)
+    if made.report.summary["n_groups"].max() >= 2: return 0
     say("", "nothing could be compared: no attribute has two groups that can be evaluated")
     return 3
 
-# %% ../nbs/60_cli.ipynb #c146
+# %% ../nbs/60_cli.ipynb #c158
 def demo_table() -> str:
     "The text of the table that comes with the package."
     from importlib.resources import files
     return files("fairmedfm").joinpath("data", "nhefs.csv").read_text(encoding="utf-8")
 
-# %% ../nbs/60_cli.ipynb #c149
+# %% ../nbs/60_cli.ipynb #c161
 def _ends(report, gap:str, column:str) -> tuple:
     "Of the attribute with the largest `gap`: names of the groups with the smallest and the largest value, and the two values."
     name = report.summary[gap].idxmax()
@@ -678,16 +770,19 @@ def explain(report, event:str="died") -> list:
             f"Few cases say little: {pos[vague]:,} {event} in {vague[0]} {vague[1]}, so the {g.loc[vague, at]:.0%} found there may be "
             f"{sway.max():.0f} points more or less; the gap by {vague[0]} is {eo:.0f} points."]
 
-# %% ../nbs/60_cli.ipynb #c150
-def demo_report():
-    "The report of the table that comes with the package."
+# %% ../nbs/60_cli.ipynb #c162
+def demo_report() -> Scored:
+    "The report of the table that comes with the package, and its data."
     import io
     import pandas as pd
     from fairmedfm.report import evaluate
     people = pd.read_csv(io.StringIO(demo_table()))
-    return evaluate(people["y_true"], people["y_score"], people[["sex", "race", "age"]], bins={"age": [40, 60]})
+    data = dict(y_true=people["y_true"], y_score=people["y_score"], sensitive_features=people[["sex", "race", "age"]])
+    report = evaluate(**data, bins={"age": [40, 60]}, ci=0.95)
+    report.metadata["source"] = "NHEFS, US National Center for Health Statistics (public domain); comes with fairmedfm"
+    return Scored(report, data)
 
-# %% ../nbs/60_cli.ipynb #c152
+# %% ../nbs/60_cli.ipynb #c164
 BENCH_OPTIONS = (Option("--benchmark", "benchmark", "instead: make images with a known bias, run a linear probe on them, and see whether the bias is found"),
                  Option("--out", "benchmark", "folder of its images and its run (default: ./fairmedfm-demo)", "DIR"))
 DEMO_OPTIONS = (*BENCH_OPTIONS, Option("--save", "output", "write the table itself to a file, to try fairmedfm score on it", "FILE"), *OUTPUT_OPTIONS)
@@ -695,7 +790,7 @@ DEMO_NEXT = "Your own table: fairmedfm score predictions.csv --sensitive sex age
 
 def demo_benchmark(given:dict) -> int:
     "`fairmedfm demo --benchmark`: a phantom with a known gap, a run on it, and what was found of the gap."
-    if other := sorted(set(given) - {"benchmark", "out", "quiet"}): raise InputError(f"--{other[0]} belongs to the table, not to --benchmark")
+    if other := sorted(set(given) - {"benchmark", "out", "quiet", "argv"}): raise InputError(f"--{other[0]} belongs to the table, not to --benchmark")
     require("torch", "cls", why="fairmedfm demo --benchmark")
     from fairmedfm.bench.demo import DEMO, demo_command, demo_lines, demo_run
     out = given.get("out", "fairmedfm-demo")
@@ -710,13 +805,14 @@ def demo(given:dict) -> int:
     if "out" in given: raise InputError("--out is the folder of demo --benchmark")
     check_outputs(given)
     if "save" in given: write_text(given["save"], demo_table())
-    report = demo_report()
-    emit(report, given, default="table")
-    lines = ["", "What it shows", *(f"{i}. {s}" for i, s in enumerate(explain(report), 1)), "", DEMO_NEXT]
+    made = demo_report()
+    if "argv" in given: made.report.metadata["command"] = command_of(given["argv"])
+    emit(made, given, default="table")
+    lines = ["", "What it shows", *(f"{i}. {s}" for i, s in enumerate(explain(made.report), 1)), "", DEMO_NEXT]
     if given.get("format", "table") == "table": put("\n".join(lines))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c158
+# %% ../nbs/60_cli.ipynb #c170
 class Command(NamedTuple):
     "One command: `run` takes the arguments given and returns the exit code."
     name: str
@@ -728,7 +824,7 @@ class Command(NamedTuple):
     name_of: str = ""               # what its one positional argument names, if it takes one
     whole: bool = False             # `run` takes the rest of the command line as it stands
 
-# %% ../nbs/60_cli.ipynb #c161
+# %% ../nbs/60_cli.ipynb #c173
 def list_datasets(given:dict) -> int:
     "`fairmedfm datasets`: the rows of the catalogue."
     from fairmedfm.data.catalog import datasets_table
@@ -746,7 +842,7 @@ def show_rows(frame) -> int:
     with pd.option_context("display.max_colwidth", None): print(frame.to_string(index=False, na_rep=""))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c163
+# %% ../nbs/60_cli.ipynb #c175
 def named(given:dict, what:str) -> str:
     "The positional argument, or an error that says what is missing."
     if "name" not in given: raise InputError(f"name {what}: fairmedfm datasets lists them")
@@ -764,7 +860,7 @@ def fetch(given:dict) -> int:
     print(download(named(given, "the bundle to download"), given.get("out"), sha256=given.get("sha256"), keep="keep" in given, quiet="quiet" in given))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c165
+# %% ../nbs/60_cli.ipynb #c177
 def run(argv) -> int:
     "`fairmedfm run`: from a dataset and a model to predictions and a report."
     require("torch", "cls", why="fairmedfm run")
@@ -775,6 +871,16 @@ def run(argv) -> int:
     from fairmedfm.bench.run import run_from_args
     return run_from_args(argv)
 
+def sweep(argv) -> int:
+    "`fairmedfm sweep`: every combination of several datasets, models, usages, methods, attributes and seeds, spread over processes or a cluster."
+    require("torch", "cls", why="fairmedfm sweep")
+    from fairmedfm.bench.sweep import add_sweep_arguments, sweep_from_args
+    if not {"-h", "--help"} & set(argv): return sweep_from_args(argv)
+    from fairmedfm.bench.config import add_run_arguments
+    parser = Parser(prog="fairmedfm sweep", description="Make every combination of several datasets, models, usages, methods, attributes and seeds, spread over processes or a cluster.")
+    add_sweep_arguments(parser); add_run_arguments(parser)
+    return print(parser.format_help()) or 0
+
 def compare(argv) -> int:
     "`fairmedfm compare`: a leaderboard of many runs."
     from fairmedfm.bench.leaderboard import add_compare_arguments, run_compare
@@ -782,7 +888,7 @@ def compare(argv) -> int:
     add_compare_arguments(parser)
     return run_compare(parser.parse_args(argv))
 
-# %% ../nbs/60_cli.ipynb #c167
+# %% ../nbs/60_cli.ipynb #c179
 SCORE_ABOUT = """Columns are found by their common names (label, y_true, target; score, y_score, prob; label_x with score_x; prob_0 prob_1;
 dice; pred_mask with gt_mask) unless they are named. Tables: CSV and relatives, Parquet, Feather, Excel, JSON, JSON Lines,
 also packed (.gz .bz2 .xz .zip). Exit codes: 0 fine, 2 something to mend, 3 nothing could be compared.
@@ -802,6 +908,7 @@ COMMANDS = (
             "logistic regression on other factors of 1971 gave them. It works offline. With --benchmark (needs fairmedfm[cls]) a linear probe\n"
             "on made-up images with a known gap is run from nothing, offline too."),
     Command("run", "run a benchmark experiment: dataset, model, usage, method", (), run, whole=True),
+    Command("sweep", "many runs at once, spread over processes or a cluster", (), sweep, whole=True),
     Command("compare", "a leaderboard of many runs", (), compare, whole=True),
     Command("datasets", "the datasets of the benchmark and how to get them", (Option("--task", "which", "classification or segmentation only", ("cls", "seg")),), list_datasets),
     Command("models", "the models of the benchmark and what runs here", (Option("--pretrained", "where", "folder of weights (default: ./pretrained)", "DIR"),), list_models),
@@ -813,7 +920,7 @@ COMMANDS = (
         Option("--keep", "files", "keep the archive"), Option("--quiet -q", "output", "no progress")), fetch, name_of="bundle"),
 )
 
-# %% ../nbs/60_cli.ipynb #c169
+# %% ../nbs/60_cli.ipynb #c181
 def build_parser(commands=COMMANDS) -> Parser:
     "The parser of the whole command line."
     from fairmedfm import __version__
@@ -829,7 +936,7 @@ def build_parser(commands=COMMANDS) -> Parser:
         add_options(sub, c.options)
     return parser
 
-# %% ../nbs/60_cli.ipynb #c171
+# %% ../nbs/60_cli.ipynb #c183
 def parse(argv, commands=COMMANDS) -> tuple:
     "`(command, arguments given)`."
     names = {c.name: c for c in commands}
@@ -845,7 +952,7 @@ def parse(argv, commands=COMMANDS) -> tuple:
     if rest: raise stray(rest, command.options)
     return command, values_of(take_table(given, command.options) if command.table else given, command.options)
 
-# %% ../nbs/60_cli.ipynb #c175
+# %% ../nbs/60_cli.ipynb #c187
 def main(argv=None) -> int:
     """Run a command line (by default the program's own); returns the exit code: 0 fine, 2 something to mend, 3 nothing could be compared,
     1 a bug, 130 interrupted, 141 pipe closed."""
@@ -854,7 +961,7 @@ def main(argv=None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             command, given = parse(argv)
-            return command.run(given)
+            return command.run({**given, "argv": argv} if isinstance(given, dict) else given)
     except SystemExit as e: return int(e.code or 0)        # --help and --version
     except InputError as e: say("error", in_flags(e)); return 2
     except BrokenPipeError: let_go(); return 141

@@ -460,17 +460,25 @@ def curves(report, s:Samples, album) -> tuple:
         return out, f"Curves are drawn for the first {len(out)} of {len(asked)} combinations of question and attribute." if left else ""
     if s.dice is None: return [], ""
     named = align(Notes(), **{k: v for k, v in s.given.items() if k in ("dice", "sensitive_features", "size")})
-    dice = named["dice"]
+    dice, size = _by_structure(named["dice"]), _by_structure(named.get("size"))
     how = {"bins": _bins_of(report, named["sensitive_features"]), **{k: v for k, v in s.options.items() if k in GROUPING}}
-    parts = groupings(named["sensitive_features"], len(as_array(dice)), notes=Notes(), **how)
-    out = []
-    for g in parts:
-        labels = np.array([*g.names, None], object)[g.codes]
-        by, group = clean(g.name), {g.name: labels}
-        some_pictures = [album.add(dice_by_group, dice, group, title=f"Dice by {by}", caption="Every sample, its group's distribution, quartiles and mean.")]
-        if s.size is not None: some_pictures.append(album.add(dice_by_size, dice, named["size"], group, title=f"Dice against object size by {by}", caption="At equal size the lines of equally served groups meet."))
-        out.append(Shelf(f"Dice by {by}", some_pictures, True))
-    return out, ""
+    parts = groupings(named["sensitive_features"], len(next(iter(dice.values()))), notes=Notes(), **how)
+    asked = [(name, g) for name in dice for g in parts]
+    out = [Shelf(f"Dice by {clean(g.name)}" + (f", {clean(name)}" if name else ""), _dice_set(dice[name], size.get(name), g, name, album), name == next(iter(dice))) for name, g in asked[:MOST_CURVES]]
+    return out, f"Dice is drawn for the first {len(out)} of {len(asked)} combinations of structure and attribute." if len(asked) > len(out) else ""
+
+def _by_structure(values) -> dict:
+    "Structure → values of a table, or of a mapping; a bare vector is of the structure ''."
+    if values is None: return {}
+    return {str(k): v for k, v in feature_columns(values).items()} if isinstance(values, Mapping) or hasattr(values, "columns") else {"": as_array(values)}
+
+def _dice_set(dice, size, g, name, album) -> list:
+    "Dice of one structure by the groups of one attribute: as clouds, and against size where it is known."
+    label, by, group = f"Dice, {clean(name)}" if name else "Dice", clean(g.name), {g.name: np.array([*g.names, None], object)[g.codes]}
+    out = [album.add(dice_by_group, dice, group, label=label, title=f"{label} by {by}", caption="Every sample, its group's distribution, quartiles and mean.")]
+    if size is None or not (np.asarray(size, float) > 0).any(): return out
+    caption = "At equal size the lines of equally served groups meet."
+    return [*out, album.add(dice_by_size, dice, size, group, label=label, title=f"{label} against object size by {by}", caption=caption)]
 
 def _curve_set(a, album) -> list:
     "ROC, precision and recall, calibration and scores of one comparison, as far as its data define them."

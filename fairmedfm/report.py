@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from .core import InputError, Notes, plural, some, write_text
+from .core import InputError, Notes, plural, some, unknown_name, write_text
 from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS, dice_summary, dice_values, group_table, mask_scores
 from .metrics import PUBLISHED, Comparison, Ranking, metric_parts, read_threshold
 from .uncertainty import REST, mask_uncertainty, uncertainty
 
 # %% auto #0
-__all__ = ['COUNTS', 'SUMMARY', 'SHOWN', 'FIRST_DIFFERENCES', 'group_columns', 'summary_row', 'FairnessReport', 'differences',
-           'render_text', 'render_html', 'as_list', 'unknown_table', 'evaluate', 'evaluate_segmentation']
+__all__ = ['COUNTS', 'SUMMARY', 'TABLES', 'SHOWN', 'FIRST_DIFFERENCES', 'group_columns', 'summary_row', 'FairnessReport',
+           'differences', 'render_text', 'render_html', 'as_list', 'unknown_table', 'evaluate', 'evaluate_segmentation']
 
 # %% ../nbs/05_report.ipynb #c007
 COUNTS = ("tn", "fp", "fn", "tp")
@@ -136,11 +136,28 @@ def _to_frame(self) -> pd.DataFrame:
     out = pd.concat(parts, ignore_index=True)
     return out[[*self.by_group.index.names, "metric", "value"]]
 
-def _to_csv(self, path=None) -> str:
-    "The per-group table as CSV text; also written to `path`."
-    text = self.by_group.reset_index().to_csv(index=False, lineterminator="\n")
+TABLES = ("groups", "summary", "pairwise", "intervals", "tests", "gaps")
+
+def _to_csv(self, path=None, table:str="groups") -> str:
+    "A table as CSV text: groups (with `_low` and `_high` beside what has intervals), summary, pairwise, intervals, tests or gaps; also written to `path`."
+    if table not in TABLES: raise unknown_name("table of a report called", table, TABLES)
+    frame = _with_limits(self) if table == "groups" else self.summary.reset_index() if table == "summary" else getattr(self, table)
+    if frame is None: raise InputError(f"this report has no intervals, so no table {table!r}; pass ci=0.95 when it is made")
+    text = frame.to_csv(index=False, lineterminator="\n")
     if path is not None: write_text(path, text)
     return text
+
+def _with_limits(self) -> pd.DataFrame:
+    "The per-group table with the limits of the intervals beside the values they are about."
+    out, at = self.by_group.reset_index(), self.metadata.get("threshold", {}).get("name")
+    if self.intervals is None: return out
+    for m, f in self.intervals.groupby("metric", sort=False):
+        column = f"mean_{m}" if self.task == "seg" else f"{m}@{at}" if metric_parts(m).at_threshold else m
+        if column not in out: continue
+        limits = f.astype({k: str for k in self.by_group.index.names}).set_index(self.by_group.index.names)[["low", "high"]]
+        limits = limits.reindex(pd.MultiIndex.from_frame(out[self.by_group.index.names].astype(str)))
+        for i, k in enumerate(limits): out.insert(out.columns.get_loc(column) + 1 + i, f"{column}_{k}", limits[k].to_numpy())
+    return out
 
 FairnessReport.to_frame, FairnessReport.to_csv = _to_frame, _to_csv
 
@@ -180,6 +197,7 @@ def differences(self) -> pd.DataFrame|None:
     "The differences between groups that people read first: pairs where there are up to three groups, each group against the rest where there are more."
     if self.pairwise is None: return None
     f = self.pairwise[self.pairwise["metric"].isin(FIRST_DIFFERENCES)]
+    if not len(f): return None
     rest = f["group_b"] == REST
     few = f.groupby([c for c in ("target", "attribute", "metric") if c in f])["group_a"].transform("nunique") <= 3
     f = f[few != rest]
@@ -216,7 +234,7 @@ def render_text(self) -> str:
     "The report as text for a terminal."
     summary, groups = _shown(self)
     lines = [_headline(self), *(f"  {a}" for a in _assumptions(self)), "", _text_table(summary), "", _text_table(groups)]
-    if self.pairwise is not None: lines += ["", _text_table(differences(self))]
+    if (d := differences(self)) is not None: lines += ["", _text_table(d)]
     return "\n".join(lines + ([""] + [f"! {w}" for w in self.warnings] if self.warnings else []))
 
 # %% ../nbs/05_report.ipynb #c030
@@ -230,7 +248,7 @@ def _md_table(frame) -> str:
 def _to_markdown(self, path=None) -> str:
     "The report as Markdown (GitHub flavour); also written to `path`."
     summary, groups = _shown(self)
-    parts = [f"**{_md(_headline(self))}**", "; ".join(map(_md, _assumptions(self))), _md_table(summary), _md_table(groups), *([] if self.pairwise is None else [_md_table(differences(self))]), "\n".join(f"- ⚠ {_md(w)}" for w in self.warnings)]
+    parts = [f"**{_md(_headline(self))}**", "; ".join(map(_md, _assumptions(self))), _md_table(summary), _md_table(groups), *([] if (d := differences(self)) is None else [_md_table(d)]), "\n".join(f"- ⚠ {_md(w)}" for w in self.warnings)]
     text = "\n\n".join(p for p in parts if p) + "\n"
     if path is not None: write_text(path, text)
     return text
@@ -263,7 +281,7 @@ def render_html(self) -> str:
     summary, groups = _shown(self)
     warn = "".join(f"<li>{html.escape(w)}</li>" for w in self.warnings)
     note = f"<ul style='color:#8a4b00'>{warn}</ul>" if warn else ""
-    return f"<div><p><b>{html.escape(_headline(self))}</b><br><small>{html.escape('; '.join(_assumptions(self)))}</small></p>{note}{_html_table(summary)}{_html_table(groups, _behind(self, groups.columns))}{'' if self.pairwise is None else _html_table(differences(self))}</div>"
+    return f"<div><p><b>{html.escape(_headline(self))}</b><br><small>{html.escape('; '.join(_assumptions(self)))}</small></p>{note}{_html_table(summary)}{_html_table(groups, _behind(self, groups.columns))}{'' if (d := differences(self)) is None else _html_table(d)}</div>"
 
 # %% ../nbs/05_report.ipynb #c037
 def _filled(columns, c, n): return columns[c] if c in columns else [None if c == "skipped" else np.nan] * n

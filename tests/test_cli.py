@@ -88,7 +88,7 @@ NEEDS = {"p.parquet": "pyarrow", "p.feather": "pyarrow", "p.xlsx": "openpyxl"}
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[needs(NEEDS[n])] if n in NEEDS else []) for n in FORMATS])
 def test_every_format_gives_the_same_report(name, people, expected, tmp_path):
     FORMATS[name](people, tmp_path/name)
-    done = process("score", name, *WANTED, cwd=tmp_path)
+    done = process("score", name, *WANTED, "--no-ci", cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     got = valid(done.stdout)
     assert got["summary"] == expected["summary"] and got["by_group"] == expected["by_group"] and list(got["by_group"]["Geschlecht"]) == ["männlich", "weiblich"]
@@ -224,7 +224,7 @@ def test_help_loads_not_even_numpy(flag, tmp_path):
 
 def test_score_loads_nothing_that_it_does_not_need(people, tmp_path):
     pd.concat([people.assign(image_id=people.image_id + f"_{i}") for i in range(4)]).head(400).to_csv(tmp_path/"p.csv", index=False)
-    loaded = modules("score", "p.csv", *WANTED, cwd=tmp_path)
+    loaded = modules("score", "p.csv", *WANTED, "--no-ci", cwd=tmp_path)
     bare = process(cwd=tmp_path, command=(sys.executable, "-c", "import sys, pandas; pandas.read_csv('p.csv'); print(*sys.modules, sep='\\n')")).stdout.decode().split()
     heavy = {m.split(".")[0] for m in loaded - set(bare)} & {"sklearn", "scipy", "matplotlib", "torch", "pyarrow", "PIL", "openpyxl", "joblib", "nibabel", "polars"}
     assert "fairmedfm.report" in loaded and heavy == set()
@@ -267,10 +267,10 @@ def scored(*args):
 
 def test_warnings_are_one_line_each_and_never_twice(here):
     (here/"a.csv").write_text(GOOD.replace("0.1", "0.9").replace("M\n", "unknown\n", 1) + "1,0.9,M\n0,0.3,M\n,0.4,M\n")
-    report, said = scored("a.csv")
+    report, said = scored("a.csv", "--no-ci")
     lines = [l.removeprefix("fairmedfm: warning: ") for l in said if "warning" in l]
     assert lines == report["warnings"] and len(set(lines)) == len(lines) == 2 and len(said) == len(lines) + 1
-    assert scored("a.csv", "--quiet") == (report, [])
+    assert {**scored("a.csv", "--no-ci", "--quiet")[0], "metadata": 0} == {**report, "metadata": 0} and scored("a.csv", "--quiet")[1] == []
     code, out, said = call("score", "a.csv", tty=True)
     assert out.count("without a usable label") == 1 and not any("warning" in l for l in said)
 
@@ -288,13 +288,100 @@ def test_every_ending_is_written_and_a_table_is_shown_on_a_terminal(here, expect
     assert code == 0 and out.startswith("Fairness of a classification model") and "männlich" in out
     assert valid((here/"r.json").read_text("utf-8"))["by_group"] == expected["by_group"]
     assert pd.read_csv(here/"r.csv").groupby("attribute").size().to_dict() == {"Geschlecht": 2, "age": 3}
-    assert (here/"r.md").read_text("utf-8") == call("score", "p.csv", *WANTED, "--ci", "0.95", "--format", "markdown")[1]       # a page asks for intervals
+    assert (here/"r.md").read_text("utf-8") == call("score", "p.csv", *WANTED, "--format", "markdown")[1]
+    assert (here/"r.tex").read_text("utf-8").count("toprule") == 1 and "auc_low" in (here/"r.csv").read_text("utf-8").splitlines()[0]
     assert sorted(p.name for p in here.iterdir()) == sorted(["p.csv", *(f"r{e}" for e in OUTPUTS)])
 
 
 def test_names_cannot_write_to_the_terminal(here):
     (here/"a.csv").write_text(GOOD.replace("F", "\x1b]0;F").replace("M", "M\x1b[2J"))
     assert "\x1b" not in call("score", "a.csv", "--format", "table")[1]
+
+
+# -- intervals, tables, pages ------------------------------------------------------------------------------------------------------------
+
+def test_intervals_are_there_unless_refused_or_long(here, people):
+    "One default for the terminal, JSON, Markdown and the page; `--no-ci` and `--ci 0` are the published numbers alone."
+    sure, _ = scored("p.csv", *WANTED)
+    want = json.loads(fm.evaluate(people.y_true, people.y_score, people[["Geschlecht", "age"]], bins={"age": [40, 60]}, ci=.95).to_json())
+    parts = ("intervals", "pairwise", "tests", "gaps", "by_group", "summary")
+    assert all(sure[k] == want[k] for k in parts) and sure["metadata"]["ci"] == .95
+    bare = scored("p.csv", *WANTED, "--no-ci")[0]
+    assert not set(parts[:4]) & set(bare) and bare["summary"] == sure["summary"] and bare["by_group"] == sure["by_group"]
+    other = scored("p.csv", *WANTED, "--ci", "0")[0]
+    assert {k: v for k, v in other.items() if k != "metadata"} == {k: v for k, v in bare.items() if k != "metadata"}
+    assert scored("p.csv", *WANTED, "--ci", "0.8")[0]["metadata"]["ci"] == .8
+    text = call("score", "p.csv", *WANTED, tty=True)[1]
+    assert "95 % intervals" in text and "verdict" in text and " [0." in text and "verdict" not in call("score", "p.csv", *WANTED, "--no-ci", tty=True)[1]
+
+
+@pytest.mark.parametrize("args, word", [(["--no-ci", "--ci", "0.9"], "contradict"), (["--no-ci", "--tolerance", "0.1"], "--tolerance has no effect"), (["--ci", "0", "--seed", "1"], "--seed"),
+                                        (["--ci", "2"], "0.95"), (["--table", "pairwise"], "--output"), (["--no-ci", "--table", "pairwise", "-o", "a.csv"], "no intervals")])
+def test_intervals_that_cannot_be_are_one_line(args, word, here):
+    code, out, err = call("score", "p.csv", *WANTED, *args)
+    assert code == 2 and out == "" and len(err) == 1 and word in err[0], err
+
+
+def test_a_long_table_has_none_by_itself_and_says_so(here, monkeypatch):
+    import fairmedfm.cli
+    monkeypatch.setattr(fairmedfm.cli, "QUICK", 100)
+    got, said = scored("p.csv", *WANTED)
+    assert "pairwise" not in got and [w for w in got["warnings"] if w.startswith("no intervals: ")] and any("--ci 0.95" in l for l in said)
+    assert "pairwise" in scored("p.csv", *WANTED, "--tolerance", "0.05")[0]            # an option of the intervals asks for them
+    assert "120 rows × 2 attributes" in " ".join(got["warnings"])
+    call("score", "p.csv", *WANTED, "-o", "a.json", "-o", "a.html")
+    assert "pairwise" in valid((here/"a.json").read_text("utf-8"))                     # a page may take longer
+
+
+def test_patients_are_found_and_are_the_unit(here, people):
+    several = pd.concat([people.assign(patient_id=people.image_id), people.assign(patient_id=people.image_id, image_id=people.image_id + "b", y_score=people.y_score.clip(.01, .98) + .01)])
+    several.to_csv("two.csv", index=False); people.assign(patient_id=people.image_id).to_csv("one.csv", index=False)
+    got, said = scored("two.csv", *WANTED)
+    assert "clusters 'patient_id'" in said[0] and got["metadata"]["clustered"] and got["metadata"]["columns"]["clusters"] == "patient_id"
+    assert got["intervals"] == scored("two.csv", *WANTED, "--clusters", "patient_id")[0]["intervals"]
+    width = lambda r: r["intervals"][0]["high"] - r["intervals"][0]["low"]
+    several.drop(columns="patient_id").to_csv("rows.csv", index=False)
+    assert width(got) > 1.2 * width(scored("rows.csv", *WANTED)[0])
+    alone = scored("one.csv", *WANTED)[0]                                              # a patient per row is a row
+    assert not alone["metadata"]["clustered"] and "clusters" not in alone["metadata"]["columns"] and alone["intervals"] == scored("p.csv", *WANTED)[0]["intervals"]
+    several.assign(patient_id=several.patient_id.where(several.index > 3)).to_csv("gaps.csv", index=False)
+    got, said = scored("gaps.csv", *WANTED)
+    assert not got["metadata"]["clustered"] and any("names no patient in 8 rows" in l for l in said)
+
+
+def test_every_table_of_a_report_can_be_written(here):
+    report = scored("p.csv", *WANTED)[0]
+    for name in ("groups", "summary", "pairwise", "intervals", "tests", "gaps"):
+        assert call("score", "p.csv", *WANTED, "--table", name, "-o", f"{name}.csv")[0] == 0
+        frame = pd.read_csv(f"{name}.csv")
+        assert len(frame) == (len(report[name]) if name in report and name != "summary" else 5 if name == "groups" else 2)
+        if name not in ("groups", "summary"): assert list(frame) == list(report[name][0])
+        if name != "intervals": assert call("score", "p.csv", *WANTED, "--table", name, "-o", f"{name}.tex")[0] == 0
+    groups = pd.read_csv("groups.csv")
+    known = {(r["attribute"], r["group"]): r for r in report["intervals"] if r["metric"] == "tpr"}
+    for _, row in groups.iterrows(): assert np.isclose(row["tpr@best_f1_low"], known[row["attribute"], row["group"]]["low"]) and row["tpr@best_f1_low"] <= row["tpr@best_f1"] <= row["tpr@best_f1_high"]
+
+
+@needs("matplotlib")
+def test_a_page_has_curves_and_says_how_to_make_it_again(here, people):
+    import hashlib
+    people.assign(patient=np.arange(len(people)) // 2).to_csv("two.csv", index=False)
+    for name, more in (("p.csv", ()), ("two.csv", ("--clusters", "patient", "--drop-label", "7"))):
+        assert call("score", name, *WANTED, *more, "-o", "page of all.html", "-q")[0] == 0
+        text = (here/"page of all.html").read_text("utf-8")
+        for words in ("ROC curves by Geschlecht", "Precision and recall by age", "Calibration by age", "Scores by Geschlecht", "fingerprint of this report", "fingerprint of the file of predictions"): assert words in text, words
+        assert f"fairmedfm score {name} --sensitive Geschlecht age" in text and "page of all.html&#39;" in text and hashlib.sha256((here/name).read_bytes()).hexdigest() in text
+    assert "patients as the unit" in text
+
+
+@needs("matplotlib")
+def test_a_page_of_masks_and_of_several_structures_has_clouds(masks, here):
+    assert call("score", "scan/m.csv", "--mask-labels", "organ=1", "core=1", "-o", "m.html", "-q")[0] == 0
+    text = (here/"m.html").read_text("utf-8")
+    assert "Dice, organ by sex" in text and "Dice, core against object size by sex" in text
+    pd.DataFrame({"sex": list("FM") * 20, "liver": np.linspace(.5, 1, 40), "spleen": np.linspace(.4, .9, 40)}).to_csv("d.csv", index=False)
+    assert call("score", "d.csv", "--dice", "liver", "spleen", "-o", "d.html", "-q")[0] == 0
+    assert "Dice, spleen by sex" in (here/"d.html").read_text("utf-8")
 
 
 # -- what the options mean ---------------------------------------------------------------------------------------------------------------
@@ -472,7 +559,7 @@ def test_dice_columns_and_what_has_no_meaning_there(here):
 def test_the_demonstration_works_anywhere(tmp_path):
     done = process("demo", "--output", "d.json", "--save", "nhefs.csv", cwd=tmp_path)
     lines = done.stdout.decode().split("What it shows")[1].strip().splitlines()
-    assert done.returncode == 0 and [l[:2] for l in lines[:5]] == ["1.", "2.", "3.", "4.", "5."] and done.stderr == b""
+    assert done.returncode == 0 and [l[:2] for l in lines[:5]] == ["1.", "2.", "3.", "4.", "5."] and all(l.startswith(b"fairmedfm: warning: ") for l in done.stderr.splitlines())
     report = valid((tmp_path/"d.json").read_text())
     assert f"AUC {report['overall']['auc']:.3f}" in lines[0] and f"{report['summary']['age']['auc-gap']:.3f}" in lines[1]
     again = process("score", "nhefs.csv", "--sensitive", "sex", "race", "age", "--bins", "age=40,60", cwd=tmp_path)
