@@ -6,7 +6,7 @@ intervals    95 % intervals of differences between groups: AUC, TPR, accuracy, F
 calibration  the same for calibration errors, slope, intercept and average precision                                  (conservative near zero)
 tests        how often the permutation tests reject when nothing is there but prevalence and sizes                    (4-6 %)
 gaps         bias of the raw and of the de-biased gap, and coverage of the interval of the gap
-paired       two models on the same cases: coverage of the change in AUC, TPR and in the gap
+paired       two models on the same cases: coverage of the change in every group and of the change of the gap     (93 % and more)
 
 Groups of 50 to 2,000, two to five of them, prevalence 0.05 to 0.5, with and without several images per patient.
 """
@@ -21,7 +21,8 @@ from scipy.special import expit, ndtr, ndtri
 from fairmedfm.core import FairnessWarning
 from fairmedfm.inputs import Grouping, Question
 from fairmedfm.metrics import Comparison
-from fairmedfm.uncertainty import BIN_EDGES, Columns, Paired, Scored, coupling, debiased_gap, estimate, gap_change, gap_interval, mean, part_in, permutation_p, shuffle_of
+from fairmedfm.paired import ScoredTask, gap_measure, measure_change
+from fairmedfm.uncertainty import BIN_EDGES, Columns, Scored, critical, debiased_gap, estimate, gap_interval, mean, part_in, permutation_p, shuffle_of
 
 T = 0.3                                              # the decision threshold
 GRID = ndtri((np.arange(4001) + .5) / 4001)          # a standard normal, for the truth
@@ -186,34 +187,58 @@ def gaps(groups, reps, metric="auc", seed=0):
     return np.mean(raw), np.mean(clean), np.mean(hit)
 
 
-def paired(groups_a, groups_b, reps, metric="auc", alike=.8, seed=0):
-    "Two models whose scores of a case are correlated: coverage of the change overall in each group, in the pairs, and in the gap."
-    rng, hits = np.random.default_rng(seed), ([], [], [])
-    ta, tb = (np.array([g.truth(metric) for g in gs]) for gs in (groups_a, groups_b))
-    codes = np.repeat(np.arange(len(groups_a)), [g.n for g in groups_a]); k = len(groups_a)
-    names = [str(i) for i in range(k)]
+def paired(groups_a, groups_b, reps, metrics=("auc",), images=1, alike=.8, seed=0):
+    "Two models whose scores of a case are correlated: metric -> coverage of the change in each group, of the change of the gap, and how often the latter leaves out zero; for `eod` the change of the measure."
+    rng, k, take = np.random.default_rng(seed), len(groups_a), np.ones(len(groups_a), bool)
+    names, needs = list("ABCDE"[:k]), {m: gap_measure(m if m == "eod" else f"{m}-gap") for m in metrics}
+    base = list(dict.fromkeys(x for g in needs.values() for x in g.needs))
+    ta, tb = ({m: np.array([g.truth(m) for g in gs]) for m in base} for gs in (groups_a, groups_b))
+    truth = {m: g.of([np.ptp(tb[x]) for x in g.needs]) - g.of([np.ptp(ta[x]) for x in g.needs]) for m, g in needs.items()}
+    codes, hits = np.repeat(np.arange(k), [g.n for g in groups_a]), {m: ([], [], []) for m in metrics}
     for _ in range(reps):
-        ys, sa, sb = [], [], []
-        for ga, gb in zip(groups_a, groups_b):
-            y = (rng.random(ga.n) < ga.prev); common = rng.normal(size=ga.n)
-            noise = lambda: np.sqrt(alike) * common + np.sqrt(1 - alike) * rng.normal(size=ga.n)
-            ys.append(y.astype(np.uint8)); sa.append(ga.score(noise() + ga.mu * y)); sb.append(gb.score(noise() + gb.mu * y))
-        ca, cb = (Scored(Comparison(Question(None, np.concatenate(ys), np.concatenate(s), "probability"), Grouping("group", codes, names), T)) for s in (sa, sb))
-        p = Paired(estimate(ca, metric), estimate(cb, metric), *coupling(ca, cb, metric))
-        for store, (low, high), want in ((hits[0], p.change(.05, np.arange(k)), tb - ta),
-                                         (hits[1], p.of_pair(.05, np.flatnonzero(ca.pairs[:, 1] < k)), np.array([tb[i] - tb[j] - ta[i] + ta[j] for i, j in ca.pairs if j < k])),
-                                         (hits[2], gap_change(p, np.ones(k, bool), .05), np.ptp(tb) - np.ptp(ta))):
-            store.extend(np.atleast_1d((np.asarray(low) <= want + 1e-12) & (want - 1e-12 <= np.asarray(high))))
-    return tuple(map(np.mean, hits))
+        ys, sa, sb, who = [], [], [], []
+        for i, (ga, gb) in enumerate(zip(groups_a, groups_b)):
+            person = np.arange(ga.n) // images
+            noise = lambda: rng.normal(size=ga.n) if images == 1 else np.sqrt(.5) * rng.normal(size=ga.n)[person] + np.sqrt(.5) * rng.normal(size=ga.n)
+            y, common = noise() < ndtri(ga.prev), noise()
+            mixed = lambda: np.sqrt(alike) * common + np.sqrt(1 - alike) * noise()
+            ys.append(y.astype(np.uint8)); sa.append(ga.score(mixed() + ga.mu * y)); sb.append(gb.score(mixed() + gb.mu * y)); who.append(person + i * 10 ** 6)
+        task = ScoredTask({m: Question(None, np.concatenate(ys), np.concatenate(s), "probability") for m, s in (("A", sa), ("B", sb))}, T)
+        by, patients = Grouping("group", codes, names), None if images == 1 else np.unique(np.concatenate(who), return_inverse=True)[1]
+        joints = {x: task.joint(["A", "B"], by, x, patients) for x in base}
+        for m, g in needs.items():
+            low, high = measure_change(g, joints, 0, 1, dict.fromkeys(base, take), .05, images > 1)
+            if np.isfinite(low): hits[m][1].append(low <= truth[m] + 1e-12 and truth[m] - 1e-12 <= high); hits[m][2].append(not low <= 0 <= high)
+            if m == "eod": continue
+            d, se = joints[m].difference(0, 1)
+            half = critical(.05, joints[m].df) * se
+            hits[m][0].extend((np.abs(d - (tb[m] - ta[m])) <= half)[np.isfinite(half)])
+    return {m: tuple(np.mean(h) if h else np.nan for h in v) for m, v in hits.items()}
 
 
-PAIRED = {"n=200, both fair": ([Group(200, .2), Group(200, .3)],) * 2, "n=300, B closes a gap of .1": ([Group(300, .2, .75), Group(300, .3, .85)], [Group(300, .2, .82), Group(300, .3, .82)]),
-          "K=3 n=100-800, B opens one": ([Group(100, .3), Group(300, .2), Group(800, .2)], [Group(100, .3, .7), Group(300, .2, .82), Group(800, .2, .82)])}
+def _same(*groups): return list(groups), list(groups)
+
+
+PAIRED = {       # groups of model A, of model B, images per patient; none of it was looked at when the interval was made
+    "K=2 n=100, both fair": (*_same(Group(100, .2), Group(100, .3)), 1),
+    "K=2 n=500, both fair": (*_same(Group(500, .2), Group(500, .2)), 1),
+    "K=2 n=300, B closes .1": ([Group(300, .2, .75), Group(300, .3, .85)], [Group(300, .2, .82), Group(300, .3, .82)], 1),
+    "K=2 n=2000, B halves .12": ([Group(2000, .2, .74), Group(2000, .1, .86)], [Group(2000, .2, .8), Group(2000, .1, .86)], 1),
+    "K=2 n=400, sides change": ([Group(400, .3, .75), Group(400, .3, .85)], [Group(400, .3, .85), Group(400, .3, .75)], 1),
+    "K=2 n=60/2000 p=.1": ([Group(60, .1, .7), Group(2000, .2, .85)], [Group(60, .1, .8), Group(2000, .2, .85)], 1),
+    "K=3 n=200, both fair": (*_same(Group(200, .2), Group(200, .3), Group(200, .1)), 1),
+    "K=3 n=100-800, B opens .12": ([Group(100, .3), Group(300, .2), Group(800, .2)], [Group(100, .3, .7), Group(300, .2, .82), Group(800, .2, .82)], 1),
+    "K=3 n=1000, B closes .15": ([Group(1000, .3, .7), Group(1000, .2, .8), Group(1000, .2, .85)], [Group(1000, .3, .8), Group(1000, .2, .82), Group(1000, .2, .82)], 1),
+    "K=5 n=300, both alike": (*_same(*(Group(300, p, a) for p, a in ((.1, .8), (.2, .78), (.3, .82), (.2, .8), (.5, .76)))), 1),
+    "K=5 n=1000, B halves .2": ([Group(1000, .2, a) for a in (.7, .8, .85, .9, .8)], [Group(1000, .2, a) for a in (.8, .8, .85, .9, .8)], 1),
+    "K=2 n=300/600, 3 images": ([Group(300, .3, .75), Group(600, .3, .85)], [Group(300, .3, .8), Group(600, .3, .85)], 3),
+    "K=3 n=600, 4 images, both fair": (*_same(Group(600, .3), Group(600, .2), Group(600, .3)), 4),
+}
 
 
 def table(name, columns, rows):
-    print(f"\n{name}\n" + " " * 30 + "".join(f"{c:>16}" for c in columns), flush=True)
-    for label, values in rows: print(f"{label:30}" + "".join(f"{v:>16}" for v in values), flush=True)
+    print(f"\n{name}\n" + " " * 30 + "".join(f"{c:>19}" for c in columns), flush=True)
+    for label, values in rows: print(f"{label:30}" + "".join(f"{v:>19}" for v in values), flush=True)
 
 
 def main():
@@ -235,7 +260,9 @@ def main():
     if "gaps" in args.parts:
         table("gaps: bias of the AUC gap, coverage of its interval (%)", ["raw", "de-biased", "covers"], ((name, [f"{a:+.4f}", f"{b:+.4f}", f"{100 * h:.1f}"]) for name, g in GAPS.items() for a, b, h in [gaps(g, args.reps, seed=args.seed)]))
     if "paired" in args.parts:
-        table("paired: % of 95 % intervals of B − A that cover", ["groups", "pairs", "gap"], ((f"{m} {name}", [f"{100 * v:.1f}" for v in paired(*g, args.reps, m, seed=args.seed)]) for m in ("auc", "tpr") for name, g in PAIRED.items()))
+        metrics = ["auc", "tpr", "acc", "brier", "eod"]
+        found = ((name, paired(a, b, args.reps, metrics, images, seed=args.seed)) for name, (a, b, images) in PAIRED.items())
+        table("paired: % of 95 % intervals of B - A that cover, of groups / of the gap (its interval leaves out zero)", metrics, ((name, [f"{100 * r[m][0]:.1f} / {100 * r[m][1]:.1f} ({100 * r[m][2]:.0f})" for m in metrics]) for name, r in found))
     print(f"\n{time.time() - start:.0f} s")
 
 if __name__ == "__main__": main()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import html
 import itertools
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,16 +21,16 @@ from .core import InputError, Notes, plural, some, unknown_name, write_text
 from .html import tex
 from .inputs import feature_columns, groupings, questions
 from .masks import dice_summary, dice_values
-from .metrics import PUBLISHED, Comparison, Groups, Ranking, metric_parts, read_threshold
+from .metrics import PUBLISHED, Comparison, metric_parts, read_threshold
 from .report import SUMMARY, _cell, _html_table, _md, _md_table, as_list
 from .tables import _keys, _why_not, find_columns, open_table
-from .uncertainty import INFLUENCES, Columns, Scored, adjust, critical, linear, order_of, ratio_influence, reweigh, two_sided
+from .uncertainty import INFLUENCES, MIN_LABELS, RATES, Columns, Scored, Settings, _members, _table, adjust, area_scale, area_variance, critical, ratio_influence, resample, touching, two_sided
 
 # %% auto #0
-__all__ = ['GAPS', 'DOUBT', 'APART', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'paired_moments',
-           'whole_draws', 'Redrawn', 'RedrawnMeans', 'GapMeasure', 'gap_measure', 'gap_of', 'as_latex', 'shown',
-           'ModelComparison', 'ScoredTask', 'DiceTask', 'redraw', 'error_of', 'performance_rows', 'gap_errors',
-           'change_limits', 'fairness_rows', 'judged', 'compare', 'summary_column', 'rises', 'summary_value']
+__all__ = ['GAPS', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'covariances', 'Joint', 'ScoredTask',
+           'DiceTask', 'extremes', 'gap_change', 'GapMeasure', 'gap_measure', 'gap_of', 'measure_change', 'as_latex',
+           'shown', 'ModelComparison', 'performance_rows', 'fairness_rows', 'judged', 'compare', 'summary_column',
+           'rises', 'summary_value']
 
 # %% ../nbs/09_paired.ipynb #c009
 def read_predictions(source, name:str="the model", notes:Notes|None=None, text=(), **columns) -> tuple:
@@ -85,65 +84,170 @@ def agreed(frames:Mapping, columns:Mapping, what:str, need=True):
     return v
 
 # %% ../nbs/09_paired.ipynb #c019
-def paired_moments(influences, codes, names, clusters=None) -> tuple:
-    "`(variance, degrees of freedom)` per group of a difference with these per-case influences (B's less A's)."
-    m = linear(Columns(codes, names, clusters), [influences], correct=clusters is not None)
-    return m.variance[:len(names)], (m.units[:len(names)] - 1 if clusters is not None else np.full(len(names), np.inf))
+def covariances(influences, cols:Columns) -> np.ndarray:
+    "(models, models, groups, groups): covariances of the sums of one influence per case and model, over cases or over whole clusters."
+    M, k, safe = len(influences), cols.k, np.where(cols.known, cols.codes, cols.k)
+    if cols.clusters is not None:
+        flat = np.stack([_table(cols, safe, k, u) for u in influences], 1).reshape(-1, M * k)
+        return (flat.T @ flat).reshape(M, k, M, k).transpose(0, 2, 1, 3)
+    out, d = np.zeros((M, M, k, k)), np.arange(k)
+    for a, b in itertools.combinations_with_replacement(range(M), 2): out[a, b, d, d] = out[b, a, d, d] = np.bincount(safe, weights=influences[a] * influences[b], minlength=k + 1)[:k]
+    return out
 
-def _influence(c:Comparison, metric, clusters):
-    "`(value per group, influences)` of a metric; small-sample factors are those of DeLong."
-    cols = Scored(c)
-    if metric != "auc" or clusters is not None: value, parts = INFLUENCES[metric](cols, metric)
-    else:
-        few = cols.total(cols.y.astype(float)), cols.total((~cols.y).astype(float))
-        with np.errstate(invalid="ignore", divide="ignore"): grow = [np.nan_to_num(np.sqrt(u / (u - 1)), nan=1, posinf=1) for u in few]
-        value, parts = INFLUENCES[metric](cols, metric, grow)
-    return np.asarray(value)[:len(c.names)], next(iter(parts))
+# %% ../nbs/09_paired.ipynb #c023
+@dataclass
+class Joint:
+    "One metric of several models in the groups of one attribute, on the same cases."
+    values: np.ndarray               # (models, groups)
+    cov: np.ndarray                  # (models, models, groups, groups)
+    n: np.ndarray                    # independent cases that the metric rests on, per group
+    df: np.ndarray                   # degrees of freedom, per group
+    same: np.ndarray                 # (models, models, groups): whether the predictions are identical there
+    method: str
+    least: str = ""                  # "always": a rate; "if none": an area; "": no variance below this
+    wide: np.ndarray|None = None     # (models, groups): variances of areas that hold near 1 as well
+    @property
+    def floor(self): return 1 / (np.asarray(self.n, float) + 2) ** 2 if self.least else np.full(len(self.n), np.nan)
+    def difference(self, a:int, b:int) -> tuple:
+        "`(difference, standard error)` of model b less model a in every group."
+        d, V = self.values[b] - self.values[a], np.einsum("gg->g", self.cov[a, a] + self.cov[b, b] - self.cov[a, b] - self.cov[b, a])
+        V = np.where(V > 1e-9 * np.einsum("gg->g", self.cov[a, a] + self.cov[b, b]), V, 0)
+        extra = np.where(self.same[a, b] | (V > 0) & (self.least != "always"), 0, 2 * self.floor)
+        return d, np.where(np.isnan(d), np.nan, np.sqrt(V + extra))
+    def of_pair(self, a:int, b:int, take) -> tuple:
+        "`(values of a, of b, their covariance (2k, 2k), degrees of freedom)` in the groups that `take` part."
+        g = np.flatnonzero(take); k, at = len(g), np.arange(len(g))
+        S = np.block([[self.cov[i, j][np.ix_(g, g)] for j in (a, b)] for i in (a, b)])
+        if self.wide is not None:
+            with np.errstate(invalid="ignore", divide="ignore"): grow = np.sqrt(np.concatenate([self.wide[a, g], self.wide[b, g]]) / np.diag(S))
+            flat = ~np.isfinite(grow)
+            S = S * np.outer(np.where(flat, 0, grow), np.where(flat, 0, grow))
+            S[flat, flat] = np.concatenate([self.wide[a, g], self.wide[b, g]])[flat]
+            S[at, at + k] = S[at + k, at] = np.where(self.same[a, b, g], self.wide[a, g], S[at, at + k])
+        elif self.least == "always":
+            S[np.arange(2 * k), np.arange(2 * k)] += np.tile(self.floor[g], 2)
+            S[at, at + k] += np.where(self.same[a, b, g], self.floor[g], 0); S[at + k, at] = S[at, at + k]
+        return self.values[a, g], self.values[b, g], S, float(np.min(self.df[g], initial=np.inf))
 
-# %% ../nbs/09_paired.ipynb #c024
-def whole_draws(groups, clusters, draws:int, random_state):
-    "Yields `draws` arrays of how often each case is drawn: cases (or whole clusters) with replacement, within the stratum of their (first) group."
-    rng, n = np.random.default_rng(random_state), len(groups)
-    unit = np.arange(n) if clusters is None else np.unique(clusters, return_inverse=True)[1]
-    stratum = np.full(unit.max() + 1, -1)
-    stratum[unit[::-1]] = np.asarray(groups)[::-1]
-    order = np.argsort(stratum, kind="stable")
-    _, first, back = np.unique(stratum[order], return_index=True, return_inverse=True)
-    start, size = first[back], np.diff(np.append(first, len(order)))[back]
-    for _ in range(draws): yield np.bincount(order[start + (rng.random(len(order)) * size).astype(np.int64)], minlength=len(order)).astype(float)[unit]
+# %% ../nbs/09_paired.ipynb #c026
+def _identical(values, cols) -> np.ndarray:
+    "(models, models, groups): whether the per-case values of two models are all the same in a group."
+    M, k = len(values), cols.k
+    off = lambda x, y: np.bincount(cols.codes[cols.known], weights=(x != y)[cols.known].astype(float), minlength=k)[:k] == 0
+    return np.array([[off(values[a], values[b]) for b in range(M)] for a in range(M)])
 
-# %% ../nbs/09_paired.ipynb #c027
-class Redrawn:
-    "Metrics of one model in the groups of one attribute, under any weights of the cases; thresholds and bins stay those of the data."
-    def __init__(self, c:Comparison, metrics):
-        self.metrics, self.t = [metric_parts(m) for m in metrics], c.t
-        ranking = Ranking(c.q, max(1, len(c.names)), np.ones(len(c.q.y)))
-        self.groups = Groups(ranking, c.grouping.codes, len(c.names))
-        self.order = order_of(self.groups)
-    def __call__(self, w):
-        self.groups.r.w = w
-        reweigh(self.groups, self.order, w)
-        with np.errstate(invalid="ignore", divide="ignore"): return np.array([m.compute(self.groups, self.t) for m in self.metrics], float)
+class ScoredTask:
+    "Classification: a score per case and one threshold per model, found by the same rule."
+    metrics, gaps = ("auc", "acc", "bce", "ece"), ("auc-gap", "acc-gap", "bce-gap", "ece-gap", "eod", "eo")
+    def __init__(self, questions, threshold): self.q, self.threshold, self._known = questions, threshold, {}
+    def metric(self, name): return metric_parts(name).name
+    def better(self, metric): return metric_parts(metric).better
+    def comparison(self, model, grouping):
+        key = model, grouping.name, len(grouping.names)
+        if key not in self._known: self._known[key] = Comparison(self.q[model], grouping, self.threshold)
+        return self._known[key]
+    def values(self, model, grouping, metric): return self.comparison(model, grouping).values(metric)
+    def part(self, model, grouping, metric):
+        c = self.comparison(model, grouping)
+        return (c.usable if metric in PUBLISHED else c.groups.n > 0) & ~np.isnan(c.values(metric))
+    def joint(self, models, grouping, metric, clusters=None, draws=1000, entropy=0, n_jobs=1) -> Joint:
+        cols = [Scored(self.comparison(m, grouping), clusters, rests=False) for m in models]
+        values, same = np.array([c.c.values(metric) for c in cols]), _identical([c.c.q.rank for c in cols], cols[0])
+        return (_smooth if metric in INFLUENCES else _drawn)(cols, metric, values, same, draws, entropy, n_jobs)
+    def thresholds(self, models, everyone): return {m: float(self.comparison(m, everyone).t) for m in models}
 
-class RedrawnMeans:
-    "The same for means of a per-case value, such as Dice."
-    def __init__(self, values, grouping):
-        self.k, self.codes, self.x = len(grouping.names), np.where((grouping.codes < 0) | np.isnan(values), len(grouping.names), grouping.codes), np.nan_to_num(values)
-    def __call__(self, w):
-        total = lambda v: np.bincount(self.codes, weights=v, minlength=self.k + 1)[:self.k]
-        with np.errstate(invalid="ignore", divide="ignore"): return (total(w * self.x) / total(w))[None]
+def _smooth(cols, metric, values, same, *_):
+    c, k = cols[0], cols[0].k
+    labels = np.stack([c.units(c.y), c.units(~c.y)])
+    n = {"auc": labels.min(0)}.get(metric, np.min([x.units(_members(RATES[metric][1])[x.cell] > 0) for x in cols], 0) if metric in RATES else c.units(np.ones(len(c.y), bool)))[:k]
+    plain = c.clusters is None and (metric == "auc" or metric in RATES)                      # DeLong's own factors, and shares
+    with np.errstate(invalid="ignore", divide="ignore"):
+        grow = [np.nan_to_num(np.sqrt(u / (u - 1)), nan=1, posinf=1) for u in labels] if metric == "auc" and plain else None
+        flows = [next(iter(INFLUENCES[metric](x, metric, *([grow] if grow else []))[1])) for x in cols]
+        units = c.units(np.ones(len(c.y), bool))[:k]
+        f = np.ones(k) if plain else np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
+        cov = covariances(flows, c) * np.outer(f, f)
+        if metric in ("ap", "cal_slope", "cal_intercept"): cov = cov + np.where(labels.min(0)[:k] >= MIN_LABELS, 0, np.nan)
+        wide = None if metric != "auc" else np.array([area_variance(v, area_scale(v, np.diag(cov[i, i]), *map(np.asarray, labels[:, :k])), *labels[:, :k]) for i, v in enumerate(values)])
+    how = ("paired DeLong" if metric == "auc" else "paired influences") + (" by patient" if c.clusters is not None else "")
+    return Joint(values, cov, n, np.full(k, np.inf) if plain else units - 1, same, how, "if none" if metric == "auc" else "always" if metric in RATES else "", wide)
 
-# %% ../nbs/09_paired.ipynb #c031
+def _drawn(cols, metric, values, same, draws, entropy, n_jobs):
+    M, k, size = len(cols), cols[0].k, cols[0].size
+    C = resample(cols[0], metric, draws, entropy, n_jobs, cols[1:]).reshape(M, size, M, size)[:, :k, :, :k].transpose(0, 2, 1, 3)
+    return Joint(values, C, cols[0].count[:k], np.full(k, np.inf), same, "paired bootstrap" + (" by patient" if cols[0].clusters is not None else ""))
+
+class DiceTask:
+    "Segmentation: a Dice value per case."
+    metrics, gaps = ("dice",), ("delta_dice",)
+    def __init__(self, dice): self.x = dice
+    def metric(self, name):
+        if name != "dice": raise unknown_name("metric of these tables", name, self.metrics)
+        return name
+    def better(self, metric): return "higher"
+    def values(self, model, grouping, metric):
+        x, k = self.x[model], len(grouping.names)
+        at = np.where((grouping.codes < 0) | np.isnan(x), k, grouping.codes)
+        with np.errstate(invalid="ignore", divide="ignore"): return (np.bincount(at, weights=np.nan_to_num(x), minlength=k + 1) / np.bincount(at, minlength=k + 1))[:k]
+    def part(self, model, grouping, metric): return ~np.isnan(self.values(model, grouping, metric))
+    def joint(self, models, grouping, metric, clusters=None, *_) -> Joint:
+        cols, x = Columns(grouping.codes, grouping.names, clusters, rests=False), [self.x[m] for m in models]
+        flows = [next(ratio_influence(cols, np.nan_to_num(v), (~np.isnan(v)).astype(float))[1]) for v in x]
+        there = cols.known & ~np.isnan(x).any(0)
+        units = np.bincount(cols.codes[there], minlength=cols.k)[:cols.k] if clusters is None else (_table(cols, np.where(there, cols.codes, cols.k), cols.k) > 0).sum(0)
+        with np.errstate(invalid="ignore", divide="ignore"): f = np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
+        return Joint(np.array([self.values(m, grouping, metric) for m in models]), covariances(flows, cols) * np.outer(f, f), units, units - 1.0, _identical([np.nan_to_num(v, nan=-1) for v in x], cols), "paired influences" + (" by patient" if clusters is not None else ""))
+    def thresholds(self, models, everyone): return None
+
+# %% ../nbs/09_paired.ipynb #c034
+def extremes(values, S, alpha:float, df=np.inf) -> tuple:
+    "`(could be the largest, could be the smallest)` of each group: all true ones are among them with probability 1 − `alpha`."
+    k, (d, s) = len(values), _contrasts(values, S)
+    half = critical(min(2 * alpha, 1) if k == 2 else alpha / (k - 1), df)      # one side of one comparison, or of 2 (k − 1)
+    return (d + half * s >= 0).all(1), (d - half * s <= 0).all(1)
+
+def _contrasts(values, S):
+    "Differences of all pairs (k, k), and their standard errors."
+    V = np.diag(S)
+    return values[:, None] - values, np.sqrt(np.maximum(V[:, None] + V - 2 * S, 0))
+
+def _contrast(pairs, first, size):
+    C, r = np.zeros((len(pairs), size)), np.arange(len(pairs))
+    C[r, first + pairs[:, 0]], C[r, first + pairs[:, 1]] = 1, -1
+    return C
+
+def _pairs(able): return np.array([(i, j) for i, j in itertools.product(*map(np.flatnonzero, able)) if i != j], int).reshape(-1, 2)
+
+def gap_change(a, b, S, alpha:float, df=np.inf) -> tuple:
+    "`(low, high)` of gap(b) − gap(a), largest minus smallest of k groups, from the values of two models and their covariance (2k, 2k); NaN when that is not known."
+    k = len(a)
+    if k < 2 or not np.isfinite(S).all() or not df >= 1: return np.nan, np.nan
+    mine, his = (_pairs(extremes(v, S[at, at], alpha / 20, df)) for v, at in ((a, slice(0, k)), (b, slice(k, 2 * k))))
+    one, two = critical(alpha * .9, df), critical(alpha * .45, df)
+    x, y, A, B = a[mine[:, 0]] - a[mine[:, 1]], b[his[:, 0]] - b[his[:, 1]], _contrast(mine, 0, 2 * k), _contrast(his, k, 2 * k)
+    least = 1e-9 * np.diag(S).max()                                            # a variance below this is rounding
+    root = lambda V: np.sqrt(np.where(V > least, V, 0))
+    error = lambda C: root(np.einsum("ij,jk,ik->i", C, S, C))
+    own = lambda pairs: (b[pairs[:, 0]] - b[pairs[:, 1]] - a[pairs[:, 0]] + a[pairs[:, 1]], error(_contrast(pairs, k, 2 * k) - _contrast(pairs, 0, 2 * k)))
+    (da, sa), (db, sb), va, vb, low, high = own(mine), own(his), error(A) ** 2, error(B) ** 2, np.inf, -np.inf
+    for i in range(len(his)):
+        d, s, equal = y[i] - x, root(vb[i] + va - 2 * (A @ (S @ B[i]))), (mine == his[i]).all(1)
+        high = max(high, np.where(equal, d + one * s, np.minimum(d + two * s, db[i] + two * sb[i])).max())
+        low = min(low, np.where(equal, d - one * s, np.maximum(d - two * s, da - two * sa)).min())
+    return float(low), float(high)
+
+# %% ../nbs/09_paired.ipynb #c040
 @dataclass(frozen=True)
 class GapMeasure:
-    "A fairness measure made of the gaps (largest − smallest group value) of some metrics; `fair` says which direction is fair."
+    "A fairness measure that is linear in the gaps (largest − smallest group value) of some metrics; `fair` says which direction is fair."
     name: str
     needs: tuple
-    of: object
+    weights: tuple = (1.0,)
+    start: float = 0.0
     fair: str = "lower"
+    def of(self, gaps): return self.start + sum(w * g for w, g in zip(self.weights, gaps))
 
-GAPS = {"eo": GapMeasure("eo", ("tpr",), lambda g: g[0]), "eod": GapMeasure("eod", ("tpr", "tnr"), lambda g: 1 - (g[0] + g[1]) / 2, "higher"),
-        "delta_dice": GapMeasure("delta_dice", ("dice",), lambda g: g[0])}
+GAPS = {"eo": GapMeasure("eo", ("tpr",)), "eod": GapMeasure("eod", ("tpr", "tnr"), (-.5, -.5), 1.0, "higher"), "delta_dice": GapMeasure("delta_dice", ("dice",))}
 
 def gap_measure(name:str) -> GapMeasure:
     "`eo`, `eod`, `delta_dice`, or the gap of any metric: `auc-gap`."
@@ -151,13 +255,24 @@ def gap_measure(name:str) -> GapMeasure:
     metric, dash, _ = str(name).partition("-gap")
     if not dash: raise unknown_name("fairness measure", name, [*GAPS, "auc-gap", "acc-gap", "bce-gap", "ece-gap"])
     m = metric_parts(metric).name
-    return GapMeasure(f"{m}-gap", (m,), lambda g: g[0])
+    return GapMeasure(f"{m}-gap", (m,))
 
 def gap_of(values, part):
     "Largest minus smallest over the groups (last axis) that take part; NaN with fewer than two of them, or when one is undefined."
     return np.ptp(values[..., part], axis=-1) if part.sum() > 1 else np.full(np.shape(values)[:-1], np.nan)
 
-# %% ../nbs/09_paired.ipynb #c035
+# %% ../nbs/09_paired.ipynb #c044
+def measure_change(measure:GapMeasure, joints:Mapping, a:int, b:int, parts:Mapping, alpha:float, split:bool) -> tuple:
+    "`(low, high)` of the change of a measure from model a to model b; `split`: its gaps may depend on each other."
+    at, low, high = alpha / len(measure.needs) if split else alpha, [], []
+    for m, w in zip(measure.needs, measure.weights):
+        x, y, S, df = joints[m].of_pair(a, b, parts[m])
+        seen, limits = w * (np.ptp(y) - np.ptp(x)) if len(x) > 1 else np.nan, sorted(w * v for v in gap_change(x, y, S, at, df))
+        low.append(seen - limits[0]); high.append(limits[1] - seen)
+    seen, size = sum(w * (gap_of(joints[m].values[b], parts[m]) - gap_of(joints[m].values[a], parts[m])) for m, w in zip(measure.needs, measure.weights)), np.sum if split else lambda v: np.sqrt(np.square(v).sum())
+    return float(seen - size(low)), float(seen + size(high))
+
+# %% ../nbs/09_paired.ipynb #c047
 def as_latex(frame, caption:str="", label:str="") -> str:
     "A table for LaTeX with booktabs; names are escaped, the index comes first."
     frame = shown(frame)
@@ -175,7 +290,7 @@ def shown(frame) -> pd.DataFrame:
     f = lambda c, v: p(float(v)) if str(c).startswith("p_") else f"{v:.3g}" if c == "variance" else _cell(v if isinstance(v, str) else float(v) if v is not None else None) if c != "n" else f"{int(v):,}"
     return pd.DataFrame({str(c): [f(c, v) for v in frame[c]] for c in frame}, index=index)
 
-# %% ../nbs/09_paired.ipynb #c037
+# %% ../nbs/09_paired.ipynb #c049
 @dataclass(repr=False)
 class ModelComparison:
     "Models on the same cases: `summary` (a row per attribute and model), `pairwise` (a row per pair and measure; difference = b − a), `by_group` (the same in every group), `warnings`, `metadata`."
@@ -209,133 +324,41 @@ def _written(text, path):
     if path is not None: write_text(path, text)
     return text
 
-# %% ../nbs/09_paired.ipynb #c040
-class ScoredTask:
-    "Classification: a score per case and one threshold per model, found by the same rule."
-    metrics, gaps = ("auc", "acc", "bce", "ece"), ("auc-gap", "acc-gap", "bce-gap", "ece-gap", "eod", "eo")
-    def __init__(self, questions, threshold): self.q, self.threshold, self._known = questions, threshold, {}
-    def metric(self, name): return metric_parts(name).name
-    def better(self, metric): return metric_parts(metric).better
-    def comparison(self, model, grouping):
-        key = model, grouping.name, len(grouping.names)
-        if key not in self._known: self._known[key] = Comparison(self.q[model], grouping, self.threshold)
-        return self._known[key]
-    def values(self, model, grouping, metric): return self.comparison(model, grouping).values(metric)
-    def part(self, model, grouping, metric):
-        c = self.comparison(model, grouping)
-        return (c.usable if metric in PUBLISHED else c.groups.n > 0) & ~np.isnan(c.values(metric))
-    def influence(self, model, grouping, metric, clusters):
-        if metric not in INFLUENCES or self.q[model].prob is None and metric in ("bce", "brier"): return None
-        return _influence(self.comparison(model, grouping), metric, clusters)[1]
-    def redrawn(self, model, grouping, metrics): return Redrawn(self.comparison(model, grouping), metrics)
-    def thresholds(self, models, everyone): return {m: float(self.comparison(m, everyone).t) for m in models}
-
-class DiceTask:
-    "Segmentation: a Dice value per case."
-    metrics, gaps = ("dice",), ("delta_dice",)
-    def __init__(self, dice): self.x = dice
-    def metric(self, name):
-        if name != "dice": raise unknown_name("metric of these tables", name, self.metrics)
-        return name
-    def better(self, metric): return "higher"
-    def values(self, model, grouping, metric): return RedrawnMeans(self.x[model], grouping)(np.ones(len(grouping.codes)))[0]
-    def part(self, model, grouping, metric): return ~np.isnan(self.values(model, grouping, metric))
-    def influence(self, model, grouping, metric, clusters):
-        x = self.x[model]
-        return next(ratio_influence(Columns(grouping.codes, grouping.names), np.nan_to_num(x), (~np.isnan(x)).astype(float))[1])
-    def redrawn(self, model, grouping, metrics): return RedrawnMeans(self.x[model], grouping)
-    def thresholds(self, models, everyone): return None
-
-# %% ../nbs/09_paired.ipynb #c043
-def redraw(task, models, grouping, metrics, clusters, draws, random_state) -> dict:
-    "model → metric → its values in every draw (draws, groups)."
-    if not metrics: return {m: {} for m in models}
-    of, out = {m: task.redrawn(m, grouping, metrics) for m in models}, {m: np.empty((draws, len(metrics), len(grouping.names))) for m in models}
-    for i, w in enumerate(whole_draws(grouping.codes, clusters, draws, random_state)):
-        for m, f in of.items(): out[m][i] = f(w)
-    return {m: {x: v[:, j] for j, x in enumerate(metrics)} for m, v in out.items()}
-
-def error_of(d) -> tuple:
-    "`(standard error, share that is defined)` of draws along the first axis."
-    ok = ~np.isnan(d)
-    with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.where(ok.sum(0) > 1, np.nanstd(d, axis=0, ddof=1), np.nan), ok.mean(0) if len(d) else np.zeros(np.shape(d)[1:])
-
-# %% ../nbs/09_paired.ipynb #c046
+# %% ../nbs/09_paired.ipynb #c052
 def _row(kind, attribute, group, measure, a, b, va, vb, se, df, alpha, better, method) -> dict:
     d, half = vb - va, float(critical(alpha, df)) * se
-    p = np.nan if not np.isfinite(se) or np.isnan(d) else 1.0 if d == 0 else 0.0 if se == 0 else float(_tail(abs(d) / se, df))
+    p = np.nan if not np.isfinite(half) or np.isnan(d) else 1.0 if d == 0 else 0.0 if se == 0 else float(_tail(abs(d) / se, df))
     return dict(kind=kind, attribute=attribute, group=group, measure=measure, a=a, b=b, value_a=va, value_b=vb, difference=d, low=d - half, high=d + half, p_value=p, better=better, method=method)
 
 def _tail(z, df):
     from scipy.special import stdtr
     return two_sided(z) if not np.isfinite(df) else 2 * stdtr(max(df, 1), -z)
 
-def performance_rows(task, pairs, grouping, metrics, clusters, alpha, drawn, kind="performance") -> list:
-    "A row per pair, metric and group: by influences where the metric has them, by draws otherwise."
-    rows, by, models = [], " by patient" if clusters is not None else "", dict.fromkeys(x for p in pairs for x in p)
-    for metric in metrics:
-        values, flow = ({m: f(m, grouping, metric, *more) for m in models} for f, more in ((task.values, ()), (task.influence, (clusters,))))
-        for a, b in pairs:
-            smooth = flow[a] is not None and flow[b] is not None
-            V, df = paired_moments(flow[b] - flow[a], grouping.codes, grouping.names, clusters) if smooth else (error_of(drawn[b][metric] - drawn[a][metric])[0] ** 2, np.full(len(grouping.names), np.inf))
-            how = ("paired DeLong" if metric == "auc" else "paired influences") if smooth else "paired bootstrap"
-            for g, name in enumerate(grouping.names):
-                se = float(np.sqrt(V[g])) if not np.isnan(values[a][g] + values[b][g]) else np.nan
-                rows.append(_row(kind, grouping.name, name, metric, a, b, float(values[a][g]), float(values[b][g]), se, df[g], alpha, task.better(metric), how + by))
+def performance_rows(task, models, grouping, joints, alpha, kind="performance") -> list:
+    "A row per metric, pair and group, from the `Joint` of every metric."
+    rows = []
+    for metric, j in joints.items():
+        for a, b in itertools.combinations(range(len(models)), 2):
+            se = j.difference(a, b)[1]
+            rows += [_row(kind, grouping.name, name, metric, models[a], models[b], float(j.values[a, g]), float(j.values[b, g]), float(se[g]), j.df[g], alpha, task.better(metric), j.method) for g, name in enumerate(grouping.names)]
     return rows
 
-# %% ../nbs/09_paired.ipynb #c048
-DOUBT, APART = 3.0, 1.5      # standard errors up to which the order of two differences is in doubt, and from which a gap may well be one
-
-def gap_errors(drawn, seen, part) -> tuple:
-    "`(errors, apart)`: what the gap of the groups that take part may be off by, per draw: if the two groups that stand apart are truly the ones, and (where that is in doubt) if any pair in doubt could be; and whether the two stand apart by `APART` standard errors."
-    v, d = seen[part], drawn[:, part]
-    if len(v) < 2 or not len(d) or np.isnan(v).any(): return [np.full(len(d), np.nan)], False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        e = d - np.nanmean(d, axis=0)
-    a, b = np.array(list(itertools.permutations(range(len(v)), 2))).T
-    off, top = e[:, a] - e[:, b], int(np.argmax(v[a] - v[b]))
-    short, se = (v[a] - v[b])[top] - (v[a] - v[b]), error_of(off[:, [top]] - off)[0]
-    doubt = (short <= DOUBT * se) | (np.arange(len(a)) == top)
-    return [off[:, top], *([off[:, doubt].max(axis=1)] if doubt.sum() > 1 else [])], bool((v[a] - v[b])[top] >= APART * error_of(off[:, top])[0])
-
-def change_limits(errors, seen:float, alpha:float) -> tuple:
-    "`(low, high, p)` of a difference that was `seen`, when it may be off by any of these `errors` (arrays of draws): all limits together, the largest p-value."
-    out = []
-    for off in errors:
-        off = off[~np.isnan(off)]
-        if not len(off) or np.isnan(seen): return np.nan, np.nan, np.nan
-        beyond = min(np.sum(off >= seen), np.sum(off <= seen))
-        out.append((seen - np.quantile(off, 1 - alpha / 2), seen - np.quantile(off, alpha / 2), min(1, 2 * (beyond + 1) / (len(off) + 1))))
-    low, high, p = zip(*out)
-    return float(min(low)), float(max(high)), float(max(p))
-
-# %% ../nbs/09_paired.ipynb #c050
-def fairness_rows(task, pairs, grouping, gaps, clusters, alpha, drawn, notes) -> tuple:
-    "`(rows, model → measure → value)` for the gaps of one attribute, from values `drawn` by `redraw`."
-    rows, models, metrics = [], list(dict.fromkeys(x for p in pairs for x in p)), list(dict.fromkeys(m for g in gaps for m in g.needs))
-    part = {x: np.all([task.part(m, grouping, x) for m in models], axis=0) for x in metrics}
-    value = {m: {g.name: float(g.of([gap_of(task.values(m, grouping, x), part[x]) for x in g.needs])) for g in gaps} for m in models}
-    errors = {m: {x: gap_errors(drawn[m][x], task.values(m, grouping, x), part[x]) for x in metrics} for m in models}
-    def off(m, g):
-        parts = [errors[m][x] for x in g.needs]
-        return [g.of([e[min(case, len(e) - 1)] for e, _ in parts]) - g.of([0.0] * len(parts)) for case in range(max(len(e) for e, _ in parts))], any(apart for _, apart in parts)
-    def together(a, b, g):
-        (x, apart_x), (y, apart_y) = off(a, g), off(b, g)
-        return [v - u for (i, u), (j, v) in itertools.product(enumerate(x), enumerate(y)) if i == j or len(x) != len(y) or (apart_y if i > j else apart_x)]
-    for g, (a, b) in itertools.product(gaps, pairs):
-        d, error = value[b][g.name] - value[a][g.name], together(a, b, g)
-        ok = np.mean(~np.isnan(error[0])) if len(error[0]) else 0
-        if 0 < ok < 1: notes.add(f"{grouping.name}: {g.name} is undefined in {1 - ok:.1%} of the draws, since a group is small; its interval is from the others")
-        low, high, p = change_limits(error, d, alpha)
+# %% ../nbs/09_paired.ipynb #c054
+def fairness_rows(task, models, grouping, gaps, joints, alpha, notes, split=False) -> tuple:
+    "`(rows, model → measure → value)` for the gaps of one attribute, from the `Joint` of every metric that they need."
+    rows, part = [], {x: np.all([task.part(m, grouping, x) for m in models], axis=0) for x in joints}
+    value = {m: {g.name: float(g.of([gap_of(joints[x].values[i], part[x]) for x in g.needs])) for g in gaps} for i, m in enumerate(models)}
+    for g, (i, j) in itertools.product(gaps, itertools.combinations(range(len(models)), 2)):
+        a, b = models[i], models[j]
+        d, limits = value[b][g.name] - value[a][g.name], lambda alpha: np.array([measure_change(g, joints, i, j, part, x, split) for x in np.ravel(alpha)]).T
+        low, high = limits(alpha)[:, 0]
+        if np.isnan(low) and not np.isnan(d): notes.add(f"{grouping.name}: the change of {g.name} has no interval, since a group is too small for one")
+        p = 1.0 if low == high == 0 else float(touching(limits, 1)[0])
         rows.append(dict(kind="fairness", attribute=grouping.name, group="", measure=g.name, a=a, b=b, value_a=value[a][g.name], value_b=value[b][g.name], difference=d, low=low, high=high,
-                         p_value=p, better=g.fair, method="paired bootstrap" + (" by patient" if clusters is not None else "")))
+                         p_value=p, better=g.fair, method=f"{joints[g.needs[0]].method}, all pairs of groups that could be farthest apart"))
     return rows, value
 
-# %% ../nbs/09_paired.ipynb #c053
+# %% ../nbs/09_paired.ipynb #c058
 def judged(rows, alpha, correction) -> pd.DataFrame:
     "The rows as a frame, p-values corrected over the pairs of each measure, and a verdict."
     f = pd.DataFrame(rows)
@@ -350,7 +373,7 @@ def _verdict(r, alpha):
     ahead = r["b"] if (r["difference"] > 0) == (r["better"] == "higher") else r["a"]
     return f"{ahead} {'fairer' if r['kind'] == 'fairness' else 'better'}"
 
-# %% ../nbs/09_paired.ipynb #c056
+# %% ../nbs/09_paired.ipynb #c061
 def _features(frames, roles, given, notes):
     "The attributes on the common cases: columns by name, or a table or mapping indexed by case."
     if given is not None and (hasattr(given, "columns") or isinstance(given, (Mapping, pd.Series))):
@@ -381,7 +404,7 @@ def _task(frames, roles, threshold, ask, notes):
         qs[k] = found[0]
     return ScoredTask(qs, threshold)
 
-# %% ../nbs/09_paired.ipynb #c058
+# %% ../nbs/09_paired.ipynb #c063
 def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     read = {k: read_predictions(v, k, notes, as_list(sensitive) if not hasattr(sensitive, "columns") and not isinstance(sensitive, (Mapping, pd.Series)) else (),
                                 **{c: n for c, n in columns.items() if n is not None}) for k, v in ((str(k), v) for k, v in models.items())}
@@ -393,26 +416,26 @@ def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     if who is not None and who.isna().any(): raise InputError(f"the patient is missing for {plural(int(who.isna().sum()), 'case')} ({some(who.index[who.isna()], 3)}); fill it in, or pass clusters=False")
     return frames, roles, None if who is None or who.nunique() == len(who) else np.unique(_keys(who).to_numpy(str), return_inverse=True)[1]
 
-# %% ../nbs/09_paired.ipynb #c060
-def _compared(task, models, metrics, measures, parts, patient, alpha, correction, draws, random_state, notes) -> ModelComparison:
-    pairs, n = list(itertools.combinations(models, 2)), len(parts[0].codes)
-    everyone, rows, groups, table = groupings({"": np.repeat("everyone", n)})[0], [], [], []
-    rough = [x for x in metrics if any(task.influence(m, everyone, x, patient) is None for m in models)]                  # what has no formula
-    rows += performance_rows(task, pairs, everyone, metrics, patient, alpha, redraw(task, models, everyone, rough, patient, draws, random_state))
+# %% ../nbs/09_paired.ipynb #c065
+def _compared(task, models, metrics, measures, parts, patient, alpha, correction, how, notes) -> ModelComparison:
+    n, rows, groups, table = len(parts[0].codes), [], [], []
+    everyone, joint = groupings({"": np.repeat("everyone", n)})[0], lambda g, names: {x: task.joint(models, g, x, patient, *how) for x in names}
+    rows += performance_rows(task, models, everyone, joint(everyone, metrics), alpha)
     total = {m: {f"overall-{x}": float(task.values(m, everyone, x)[0]) for x in metrics} for m in models}
     for g in parts:
-        drawn = redraw(task, models, g, list(dict.fromkeys([*rough, *(x for q in measures for x in q.needs)])), patient, draws, random_state)
-        more, value = fairness_rows(task, pairs, g, measures, patient, alpha, drawn, notes)
+        joints = joint(g, dict.fromkeys([*metrics, *(x for q in measures for x in q.needs)]))
+        more, value = fairness_rows(task, models, g, measures, {x: j for x, j in joints.items() if any(x in q.needs for q in measures)}, alpha, notes, patient is not None)
         rows += more
-        groups += performance_rows(task, pairs, g, metrics, patient, alpha, drawn, "group")
+        groups += performance_rows(task, models, g, {x: joints[x] for x in metrics}, alpha, "group")
         table += [((g.name, m), {"n": int((g.codes >= 0).sum()), **total[m], **value[m]}) for m in models]
     if patient is None: notes.add("every case counts as a patient of its own; name the patient's column with clusters= if some have several")
+    if correction != "none" and len(models) > 2: notes.add(f"p-values are corrected ({correction}) over the {plural(math.comb(len(models), 2), 'pair')} of models, for each measure by itself")
     summary = pd.DataFrame([r for _, r in table], index=pd.MultiIndex.from_tuples([k for k, _ in table], names=["attribute", "model"]))
-    facts = {"models": models, "n_cases": n, "n_clusters": None if patient is None else int(patient.max()) + 1, "ci": 1 - alpha, "correction": correction, "n_resamples": draws, "random_state": random_state,
+    facts = {"models": models, "n_cases": n, "n_clusters": None if patient is None else int(patient.max()) + 1, "ci": 1 - alpha, "correction": correction, "n_resamples": how[0], "random_state": how[1],
              "thresholds": task.thresholds(models, everyone), "attributes": [g.name for g in parts]}
     return ModelComparison(summary, judged(rows, alpha, correction).drop(columns="group"), judged(groups, alpha, correction), list(notes), facts)
 
-# %% ../nbs/09_paired.ipynb #c063
+# %% ../nbs/09_paired.ipynb #c068
 def compare(
     models:Mapping,                   # name → table of predictions, file, or run folder with predictions.csv
     *, sensitive_features=None,       # columns of the tables, or a table indexed by the id of the case; default: columns called like an attribute
@@ -426,21 +449,21 @@ def compare(
     ci:float=0.95,                    # level of the intervals; the verdicts use 1 − ci
     correction:str="holm",            # over the pairs of each measure: "holm", "bh" or "none"
     n_resamples:int=1000,             # draws for what has no formula
-    random_state:int=0, unmatched:str="raise", # ids that some model lacks: "raise" or "drop"
+    random_state:int=0, n_jobs:int=1, # their seed, and processes for them
+    unmatched:str="raise",            # ids that some model lacks: "raise" or "drop"
 ) -> ModelComparison:
-    "Models on the same cases, pair by pair: paired intervals and tests for performance (DeLong for the AUC) and for the gaps between groups (patients drawn again), corrected over the pairs."
-    notes = Notes()
+    "Models on the same cases, pair by pair: paired intervals and tests for performance (DeLong for the AUC) and for the gaps between groups, corrected over the pairs of models."
+    notes, how = Notes(), Settings(ci, n_resamples, random_state, n_jobs, correction=correction).check()
     if not isinstance(models, Mapping) or len(models) < 2: raise InputError("give at least two models, as {'CLIP': predictions, 'DINOv2': predictions}")
-    if not 0 < ci < 1: raise InputError(f"ci={ci!r} must lie between 0 and 1, such as 0.95")
     frames, roles, patient = _aligned(models, dict(id=id, label=label, score=score, dice=dice), sensitive_features, clusters, unmatched, notes)
     read_threshold(threshold)
     task = _task(frames, roles, threshold, {k: v for k, v in dict(pos_label=pos_label, score_type=score_type).items() if v is not None}, notes)
-    names, alpha = [task.metric(m) for m in as_list(metrics) or task.metrics], 1 - ci
+    names = [task.metric(m) for m in as_list(metrics) or task.metrics]
     measures = [gap_measure(g) for g in as_list(gaps) or task.gaps]
     parts = groupings(_features(frames, roles, sensitive_features, notes), bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
-    return _compared(task, list(frames), names, measures, parts, patient, alpha, correction, n_resamples, random_state, notes)
+    return _compared(task, list(frames), names, measures, parts, patient, how.alpha, correction, (n_resamples, how.entropy, n_jobs), notes)
 
-# %% ../nbs/09_paired.ipynb #c073
+# %% ../nbs/09_paired.ipynb #c078
 DICE_COLUMNS = ("mean_dice", "min_dice", "max_dice", "delta_dice", "skewness_dice", "std_dice", "es_dice")
 
 def summary_column(name:str):

@@ -32,8 +32,7 @@ __all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'MIN_LABELS', 'BI
            'UnitShuffle', 'mean_shuffle', 'area_shuffle', 'unit_shuffle', 'pooled_placements', 'shuffle_of',
            'contrasts', 'reached', 'permutation_p', 'adjust', 'together', 'together_p', 'merged', 'debiased_gap',
            'detectable', 'verdicts', 'Job', 'Settings', 'jobs_of', 'part_in', 'cluster_codes', 'Uncertainty',
-           'gap_interval', 'combine', 'tell', 'uncertainty', 'mask_uncertainty', 'coupling', 'Paired', 'gap_change',
-           'paired_difference', 'Accumulator']
+           'gap_interval', 'combine', 'tell', 'uncertainty', 'mask_uncertainty', 'Accumulator']
 
 # %% ../nbs/04_uncertainty.ipynb #c009
 def _special(): return require("scipy.special", why="an interval")
@@ -156,10 +155,10 @@ REST, ALL = "(rest)", "(all)"
 
 class Columns:
     "Each group, the rest of each, and everyone; `pairs` lists the columns to compare. `active` marks the groups large enough to be compared."
-    def __init__(self, codes, names, clusters=None, weight=None, active=None):
+    def __init__(self, codes, names, clusters=None, weight=None, active=None, rests=True):
         self.codes = codes = np.asarray(codes).astype(np.intp)                   # codes may come as int8
         self.group_names, self.k, self.known = list(names), len(names), codes >= 0
-        self.rest = self.k if self.k > 2 else 0
+        self.rest = self.k if self.k > 2 and rests else 0
         self.names = [*names, *[REST] * self.rest, *[ALL] * (self.k > 1)]
         self.active = np.ones(self.k, bool) if active is None else active
         on = np.flatnonzero(self.active)
@@ -269,8 +268,8 @@ def estimated(cols, metric, value, limits, method, n=None, rho=None, centre=None
 # %% ../nbs/04_uncertainty.ipynb #c047
 class Scored(Columns):
     "The columns of a `Comparison`."
-    def __init__(self, c:Comparison, clusters=None, active=None):
-        super().__init__(c.grouping.codes, c.names, None if clusters is None else c.q.take(clusters), c.ranking.w, active)
+    def __init__(self, c:Comparison, clusters=None, active=None, rests=True):
+        super().__init__(c.grouping.codes, c.names, None if clusters is None else c.q.take(clusters), c.ranking.w, active, rests)
         self.c, self.y = c, c.q.y > 0
     @functools.cached_property
     def cell(self):
@@ -606,11 +605,11 @@ def spread_over(function, tasks, n_jobs):
 
 def _own_point(metric): return metric.startswith(("tpr_at_", "tnr_at_"))
 
-def resample(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1, other:Scored=None):
-    "The covariance of the metric in all columns (and in those of another model on the same samples) over `draws` resamples."
+def resample(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1, others=()):
+    "The covariance of the metric in all columns (and then in those of other models on the same samples) over `draws` resamples."
     base = np.ones(len(cols.y)) if cols.weight is None else cols.weight
     parts, orders, ts = [], [], []
-    for one in [cols] + [other] * (other is not None):
+    for one in (cols, *others):
         r = Ranking(one.c.q, max(1, one.k), base)
         mine = [Groups(r, codes, at.stop - at.start) for at, codes in one.parts()]
         parts += mine; orders += map(order_of, mine); ts += [one.c.t] * len(mine)
@@ -620,7 +619,7 @@ def resample(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=
     blocks = [min(BLOCK, draws - i) for i in range(0, draws, BLOCK)]
     seeds = [np.random.SeedSequence([entropy, zlib.crc32(f"{cols.c.label} {metric}".encode()), i]) for i in range(len(blocks))]
     out = spread_over(resample_block, [(parts, orders, metric, ts, base, strata, unit, b, s) for b, s in zip(blocks, seeds)], n_jobs)
-    if not out: return np.full((cols.size * (1 + (other is not None)),) * 2, np.nan)
+    if not out: return np.full((cols.size * (1 + len(others)),) * 2, np.nan)
     total, outer, number = (sum(x) for x in zip(*out))
     with np.errstate(invalid="ignore", divide="ignore"):
         m = total / np.diag(number)
@@ -1175,84 +1174,6 @@ def _mean_job(target, metric, x, group, how, clusters):
     return Job(group.name, target, cols, e, None if not able else unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x), part_in(cols, e, how.alpha))
 
 # %% ../nbs/04_uncertainty.ipynb #c174
-def _same_cases(a, b):
-    if len(a.q.y) != len(b.q.y): raise InputError(f"the two models were scored on {len(a.q.y):,} and {len(b.q.y):,} samples; a paired comparison needs the same ones")
-    if (a.q.y != b.q.y).any(): raise InputError(f"the two models were scored against different labels (row {some(np.flatnonzero(a.q.y != b.q.y).tolist(), 3)}); a paired comparison needs the same samples in the same order")
-    if a.names != b.names or (a.grouping.codes != b.grouping.codes).any(): raise InputError(f"the samples have different groups in the two comparisons ({some(a.names)} and {some(b.names)}); a paired comparison needs the same ones")
-
-def coupling(ca:Scored, cb:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1) -> tuple:
-    "`(rho, between)`: the correlation of the two models' estimates in every column, and of their changes in every pair of columns."
-    if metric in INFLUENCES:
-        ua, ub = (list(INFLUENCES[metric](c, metric)[1]) for c in (ca, cb))
-        va, vb, change = (linear(ca, u) for u in (ua, ub, [y - x for x, y in zip(ua, ub)]))
-        va, vb, vd, between = va.variance, vb.variance, change.variance, change.rho
-    else:
-        cov, n = resample(ca, metric, draws, entropy, n_jobs, cb), ca.size
-        va, vb, vd, between = *np.diag(cov).reshape(2, n), np.diag(cov[:n, :n] + cov[n:, n:] - cov[:n, n:] - cov[n:, :n]), np.zeros(len(ca.pairs))
-    with np.errstate(invalid="ignore", divide="ignore"): return np.clip(np.nan_to_num((va + vb - vd) / (2 * np.sqrt(va * vb))), -1, 1), between
-
-@dataclass
-class Paired:
-    "Two estimates on the same cases, B less A, in every column."
-    a: Estimate
-    b: Estimate
-    rho: np.ndarray
-    between: np.ndarray
-    def change(self, alpha, at):
-        "`(low, high)`: both models' limits, made symmetric, with the correlation taken out."
-        d, half = self.b.centre[at] - self.a.centre[at], [(high - low) / 2 for low, high in (e.limits(alpha, at) for e in (self.a, self.b))]
-        return mover((d, d - half[1], d + half[1]), (0 * d, -half[0], half[0]), self.rho[at])
-    def of_pair(self, alpha, rows):
-        i, j = self.a.pairs[rows].T
-        d = self.b.centre - self.a.centre
-        return mover((d[i], *self.change(alpha, i)), (d[j], *self.change(alpha, j)), self.between[rows])
-
-# %% ../nbs/04_uncertainty.ipynb #c176
-def gap_change(p:Paired, take, alpha:float) -> tuple:
-    "`(low, high)` of gap B − gap A among the groups that `take` part: the intervals of both gaps, with the correlation that simulated gaps have."
-    g, parts = np.flatnonzero(take), []
-    for e in (p.a, p.b):
-        low, high = gap_interval(e, take, alpha)
-        parts.append((min(max(debiased_gap(e.centre[g], e.error(alpha)[g])[0], low), high), low, high))
-    (x, y), r = np.split(_noise(2 * len(g)).T, 2), p.rho[g, None]
-    a, b = (np.ptp(e.centre[g, None] + e.error(alpha)[g, None] * z, axis=0) for e, z in ((p.a, x), (p.b, r * x + np.sqrt(1 - r ** 2) * y)))
-    return mover(parts[1], parts[0], np.corrcoef(a, b)[0, 1])
-
-def paired_difference(
-    a:Comparison, b:Comparison,     # two models on the same samples and groups
-    metrics=("auc",),               # of `METRICS`, by name
-    *, ci:float=0.95, n_resamples:int=1000, clusters=None, random_state=0, n_jobs:int=1, min_group_size:int=10, correction:str="holm", # as in `uncertainty`
-) -> pd.DataFrame:                  # metric, what, group, a, b, difference, low, high, p_value, p_adjusted, method
-    "Model B less model A: overall, in each group, in the difference of each pair of groups, and in the gap. A negative `gap` row says that B is fairer."
-    _same_cases(a, b)
-    how = Settings(ci, n_resamples, random_state, n_jobs, None, min_group_size, correction).check()
-    codes = cluster_codes(clusters, len(a.q.y) + a.q.n_dropped)
-    ca, cb = (Scored(c, codes, c.groups.count >= min_group_size) for c in (a, b))
-    rows = []
-    for m in dict.fromkeys(metric_parts(x).name for x in ([metrics] if isinstance(metrics, str) else metrics)):
-        ea, eb = (estimate(c, m, n_resamples, how.entropy, n_jobs) for c in (ca, cb))
-        rows += _paired_rows(Paired(ea, eb, *coupling(ca, cb, m, n_resamples, how.entropy, n_jobs)), ca, part_in(ca, ea, how.alpha, a.usable) & part_in(cb, eb, how.alpha, b.usable), how)
-    out = pd.DataFrame(rows, columns=["metric", "what", "group", "a", "b", "low", "high", "p_value", "method"])
-    out.insert(5, "difference", out["b"] - out["a"])
-    out.insert(9, "p_adjusted", adjust(out["p_value"], correction))
-    return out
-
-def _paired_rows(p, cols, take, how):
-    va, vb, m = p.a.value, p.b.value, f"{p.a.method}, paired"
-    at = np.array([cols.size - 1, *np.flatnonzero(cols.active)] if cols.k > 1 else [0])
-    low, high = p.change(how.alpha, at)
-    pv = touching(lambda alpha: p.change(np.broadcast_to(alpha, at.shape), at), len(at))
-    rows = [(p.a.metric, "overall" if i == cols.size - 1 else "group", cols.names[i], va[i], vb[i], l, h, q, m) for i, l, h, q in zip(at, low, high, pv)]
-    pairs = np.flatnonzero(cols.pairs[:, 1] < cols.k)
-    low, high = p.of_pair(how.alpha, pairs)
-    pv = touching(lambda alpha: p.of_pair(np.broadcast_to(alpha, pairs.shape), pairs), len(pairs))
-    rows += [(p.a.metric, "pair", f"{cols.names[i]} − {cols.names[j]}", va[i] - va[j], vb[i] - vb[j], l, h, q, m) for (i, j), l, h, q in zip(cols.pairs[pairs], low, high, pv)]
-    if take.sum() > 1:
-        at_level = lambda alpha: np.array([gap_change(p, take, x) for x in np.atleast_1d(alpha)]).T
-        rows.append((p.a.metric, "gap", "largest − smallest", np.ptp(va[:cols.k][take]), np.ptp(vb[:cols.k][take]), *at_level(how.alpha)[:, 0], touching(at_level, 1)[0], f"{m}, all pairs together"))
-    return rows
-
-# %% ../nbs/04_uncertainty.ipynb #c182
 class Accumulator:
     "Collects batches for `function(y_true, y_score, *, sensitive_features, **options)`, such as `auc_gap` or `evaluate`; `merge` adds what others collected. Needs no torch, takes tensors."
     def __init__(self, function:Callable, **options):

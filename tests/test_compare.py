@@ -1,5 +1,9 @@
 "Two models on the same cases: DeLong against the definition, patients, the gap, and what is refused."
 import itertools
+import math
+import sys
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -7,9 +11,11 @@ import pytest
 from scipy.stats import norm, ttest_rel
 
 import fairmedfm as fm
-from fairmedfm.core import InputError, Notes
-from fairmedfm.inputs import groupings, questions
-from fairmedfm.paired import ScoredTask, compare, fairness_rows, gap_measure, redraw, summary_value
+from fairmedfm.core import InputError
+from fairmedfm.paired import compare, gap_change, summary_value
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]/"benchmarks"))
+import coverage  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -76,19 +82,72 @@ def test_rows_in_another_order_change_nothing_and_the_models_change_sign():
     assert np.allclose(back.difference, -one.pairwise.difference) and np.allclose(back.low, -one.pairwise.high, atol=1e-9)
 
 
-@pytest.mark.parametrize("groups, down, shrinks", [(2, (1.2, 1.2), (1.2, 1.2)), (2, (1.2, .7), (1.2, 1.2)), (3, (1.2, .7, 1.0), (1.2, 1.2, 1.2))])
-def test_the_interval_of_the_change_of_the_gap_covers(groups, down, shrinks, n=200, reps=60):
-    area = lambda d: norm.cdf(np.array(d)/2**.5)
-    truth, hit = np.ptp(area(shrinks)) - np.ptp(area(down)), 0
-    for r in range(reps):
-        rng = np.random.default_rng(r)
-        g = np.repeat(np.arange(groups), n)
-        y, shared = (rng.random(groups*n) < .3).astype(int), .8*rng.normal(size=groups*n)
-        q = {m: questions(y, np.array(d)[g]*y + shared + .6*rng.normal(size=groups*n), score_type="rank")[0][0] for m, d in (("A", down), ("B", shrinks))}
-        task, by = ScoredTask(q, .5), groupings(g.astype(str))[0]
-        row = fairness_rows(task, [("A", "B")], by, [gap_measure("auc-gap")], None, .05, redraw(task, ["A", "B"], by, ["auc"], None, 60, r), Notes())[0][0]
-        hit += row["low"] <= truth <= row["high"]
-    assert hit >= .87*reps                 # 60 draws are few; with 1,000 it is 0.95 and more
+@pytest.mark.parametrize("name", ["K=2 n=300, B closes .1", "K=3 n=200, both fair", "K=2 n=300/600, 3 images"])
+def test_the_interval_of_the_change_of_the_gap_covers(name):
+    "benchmarks/coverage.py paired, smaller: whatever the truth, and for the change in each group."
+    a, b, images = coverage.PAIRED[name]
+    for m, (groups, gap, _) in coverage.paired(a, b, 120, ["auc", "acc", "eod"], images, seed=5).items():
+        assert gap >= .91 and (m == "eod" or .9 <= groups <= .995), m
+
+
+def test_a_gap_that_is_clearly_smaller_is_found():
+    a, b, images = coverage.PAIRED["K=2 n=2000, B halves .12"]
+    assert coverage.paired(a, b, 25, ["auc"], images, seed=5)["auc"][2] > .8
+
+
+def brute_change(a, b, S, alpha):
+    "The interval of the change of the gap as the chapter says it, contrast by contrast."
+    k, low, high = len(a), np.inf, -np.inf
+    theta, beta = np.r_[a, b], alpha/10
+    z = norm.isf(beta/2) if k == 2 else norm.isf(beta/2/(2*(k - 1)))
+    se = lambda c: math.sqrt(max(c @ S @ c, 0))
+    def unit(i, j, first): c = np.zeros(2*k); c[first + i] += 1; c[first + j] -= 1; return c
+    def could(first, i, sign): return all(sign*(theta[first + i] - theta[first + j]) + z*se(unit(i, j, first)) >= 0 for j in range(k) if j != i)
+    pairs = [[(i, j) for i in range(k) for j in range(k) if i != j and could(first, i, 1) and could(first, j, -1)] for first in (0, k)]
+    for (i, j), (m, l) in itertools.product(pairs[1], pairs[0]):
+        c, own_b, own_a = unit(i, j, k) - unit(m, l, 0), unit(i, j, k) - unit(i, j, 0), unit(m, l, k) - unit(m, l, 0)
+        one, two = norm.isf(.9*alpha/2), norm.isf(.9*alpha/4)
+        if (i, j) == (m, l): up, down = c @ theta + one*se(c), c @ theta - one*se(c)
+        else: up, down = min(c @ theta + two*se(c), own_b @ theta + two*se(own_b)), max(c @ theta - two*se(c), own_a @ theta - two*se(own_a))
+        low, high = min(low, down), max(high, up)
+    return low, high
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_the_change_of_the_gap_by_brute_force(k):
+    rng = np.random.default_rng(k)
+    for spread in (0, .05, .3):
+        L = rng.normal(size=(2*k, 2*k))*.02
+        a, b, S = rng.normal(.8, spread + 1e-3, k), rng.normal(.8, spread + 1e-3, k), L @ L.T
+        got = gap_change(a, b, S, .05)
+        assert np.allclose(got, brute_change(a, b, S, .05), atol=1e-10) and got[0] <= np.ptp(b) - np.ptp(a) <= got[1]
+        assert np.allclose(gap_change(b, a, S[np.ix_([*range(k, 2*k), *range(k)], [*range(k, 2*k), *range(k)])], .05), [-got[1], -got[0]])
+        wider = gap_change(a, b, S, .01)
+        assert wider[0] <= got[0] and got[1] <= wider[1]
+
+
+def test_no_difference_seen_is_not_no_difference():
+    "Two models that decide alike on every case, or separate a group perfectly, differ by something; a copy does not."
+    y, sex = np.tile([0, 1], 20), np.repeat(["F", "M"], 20)
+    frame = lambda s: pd.DataFrame({"id": range(40), "sex": sex, "y_true": y, "y_score": s})
+    a, b = frame(.2 + .6*y), frame(.3 + .5*y)
+    t = compare({"A": a, "B": b}, threshold=.5, n_resamples=20).pairwise.set_index("measure")
+    for m in ("auc", "acc", "auc-gap", "eod"): assert t.difference[m] == 0 and t.low[m] < -.02 and t.high[m] > .02 and t.p_value[m] == 1 and t.verdict[m] == "cannot say", m
+    copy = compare({"A": a, "B": a}, threshold=.5, n_resamples=20).pairwise
+    assert np.allclose(copy[["difference", "low", "high"]], 0, atol=1e-12) and (copy.p_value == 1).all()
+    shifted = pd.DataFrame({"id": range(40), "sex": sex, "dice": np.linspace(.5, .8, 40)})
+    constant = compare({"A": shifted, "B": shifted.assign(dice=shifted.dice + .1)}).pairwise.iloc[0]
+    assert np.isclose(constant.difference, .1) and np.isnan(constant.low) and constant.verdict == "cannot say"       # no spread is no certainty
+
+
+def test_draws_are_shared_by_the_models_and_cost_no_memory():
+    a, b = phantom(200, seed=2)
+    peaks = []
+    for n in (20, 20, 300):
+        tracemalloc.start(); t = compare({"A": a, "B": b}, metrics="ece", gaps="ece-gap", n_resamples=n).pairwise; peaks.append(tracemalloc.get_traced_memory()[1]); tracemalloc.stop()
+    assert peaks[2] < 1.3*peaks[1] and (t.method == "paired bootstrap").iloc[0]
+    again = compare({"A": a, "B": b}, metrics="ece", gaps="ece-gap", n_resamples=300, n_jobs=2).pairwise
+    pd.testing.assert_frame_equal(t, again)
 
 
 def test_values_are_those_of_evaluate_also_with_unknown_groups_and_bins():

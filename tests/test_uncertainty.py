@@ -16,7 +16,7 @@ from fairmedfm.core import FairnessWarning, InputError, Notes
 from fairmedfm.inputs import Grouping, Question, groupings, questions
 from fairmedfm.metrics import METRICS, Comparison, Groups, Ranking, auc_gap
 from fairmedfm.uncertainty import (BIN_EDGES, Accumulator, AreaShuffle, RateShuffle, Scored, Settings, Uncertainty, adjust, area, area_of_counts, area_shuffle, combine, contrasts,
-                                   critical, debiased_gap, delong, estimate, gap_interval, mask_uncertainty, mean, mean_limits, mean_shuffle, mover, paired_difference,
+                                   critical, debiased_gap, delong, estimate, gap_interval, mask_uncertainty, mean, mean_limits, mean_shuffle, mover,
                                    part_in, permutation_p, rate, resample, shuffle_of, two_sided, uncertainty, unit_shuffle, verdicts, wilson)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]/"benchmarks"))
@@ -353,25 +353,6 @@ def test_every_interval_is_an_interval(seed):
             assert ok.sum() > len(f)/3 and (f.low[ok] <= f[centre][ok] + 1e-6).all() and (f[centre][ok] <= f.high[ok] + 1e-6).all()
         p = u.pairwise.p_value.dropna()
         assert ((p > 0) & (p <= 1)).all() and (u.pairwise.p_adjusted.dropna() >= p).all()
-
-
-# -- two models ---------------------------------------------------------------------------------------------------------------------------
-
-def test_two_aucs_on_the_same_cases_are_delongs():
-    "The correlation against the structural components of both models, group by group."
-    from fairmedfm.uncertainty import coupling
-    d = audit(300, 2, seed=17, decimals=2)
-    other = np.clip(d.s + np.random.default_rng(1).normal(0, .15, 300), 0.001, .999).round(2)
-    A, B = compared(d.y, d.s, d.group), compared(d.y, other, d.group)
-    rho = coupling(Scored(A), Scored(B), "auc")[0]
-    for j, g in enumerate("AB"):
-        k = (d.group == g).to_numpy(); y = d.y.to_numpy()[k]
-        (_, va, a10, a01), (_, vb, b10, b01) = (naive_delong(y, s[k]) for s in (d.s.to_numpy(), other.to_numpy()))
-        cov = np.cov(a10, b10)[0, 1]/y.sum() + np.cov(a01, b01)[0, 1]/(1 - y).sum()
-        assert np.isclose(rho[j], cov/math.sqrt(va*vb), atol=.005)
-    f = paired_difference(A, B, ["auc", "acc", "ece"], n_resamples=100)
-    assert np.allclose(f["difference"][0], B.total("auc") - A.total("auc")) and list(f[f.metric == "auc"].what) == ["overall", "group", "group", "pair", "gap"]
-    assert np.isclose(f[f.what == "gap"]["difference"].iloc[0], B.gap("auc") - A.gap("auc")) and (f.low <= f.high).all()
 
 
 # -- batches and shards -------------------------------------------------------------------------------------------------------------------
