@@ -345,6 +345,7 @@ def check_options(configs) -> None:
     "Refuse an option that was given and means nothing in any of the runs of a call."
     for name in configs[0].given:
         need = OPTIONS[name].only
+        if OPTIONS[name].kind is bool and not getattr(configs[0], name): continue                  # a switch that is off asks for nothing
         if need and not any(HAS[need](USAGES[c.usage]) for c in configs):
             raise InputError(f"--{name} would have no effect: {WITHOUT[need].format(usage=USAGES[configs[0].usage].name)}")
 

@@ -49,7 +49,7 @@ __all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_
            'Workshop', 'plain_name', 'run_folder', 'is_done', 'same_run', 'Log', 'environment', 'open_tracker',
            'apply_after', 'choose_threshold', 'reported', 'make_report', 'draw_curve', 'write_table', 'write_results',
            'write_html', 'Finished', 'make_job', 'job_facts', 'segment_one', 'run_one', 'differs', 'summary_table',
-           'show_table', 'run_all', 'launched', 'run_from_args']
+           'show_table', 'failed_run', 'run_all', 'launched', 'run_from_args']
 
 # %% ../../nbs/51_bench.run.ipynb #c007
 def read_bins(texts) -> dict|None:
@@ -144,15 +144,16 @@ def is_done(folder) -> bool:
     except (OSError, ValueError, KeyError): return False
     return all((Path(folder)/n).is_file() and sha256_of(Path(folder)/n) == h for n, h in files.items())
 
-def same_run(folder, c:RunConfig, data_hash:str) -> None:
+def same_run(folder, c:RunConfig, data_hash:str, attribute:str|None=None) -> None:
     "Raise when the folder holds a finished run with other settings or other data."
     if not (Path(folder)/"done.json").exists(): return                       # not finished: its checkpoint has a key and is not used for other settings
     path = Path(folder)/"config.json"
     if not path.is_file(): return
     try: held = json.loads(path.read_text(encoding="utf-8"))
     except ValueError: return
-    other = same_numbers(held.get("options", {}), c)
-    if held.get("facts", {}).get("samples") not in (None, data_hash): other.append("the samples of the dataset")
+    facts, other = held.get("facts", {}), [n for n in same_numbers(held.get("options", {}), c) if n != "sensitive_name"]      # `Sex`, and nothing where sex is the default, are one run
+    if attribute is not None and facts.get("attribute", attribute) != attribute: other.append(f"attribute ({facts['attribute']} there, {attribute} here)")
+    if facts.get("samples") not in (None, data_hash): other.append("the samples of the dataset")
     if other:
         shown = [f"{n} ({held['options'].get(n)} there, {getattr(c, n)} here)" if n in OPTIONS else n for n in other]
         raise InputError(f"{folder} holds a run with other settings: {', '.join(shown[:4])}; choose another --exp_path or --experiment_name, or pass --overwrite")
@@ -376,11 +377,12 @@ def run_one(
     attribute, notes = attribute_of(c, data), Notes()
     data_hash = hashlib.sha256(csv_bytes(data.samples)).hexdigest()
     folder = run_folder(c, data.name, attribute)
-    if not c.overwrite: same_run(folder, c, data_hash)
+    if not c.overwrite: same_run(folder, c, data_hash, attribute)
     if is_done(folder) and not c.overwrite and not c.test_mode: return _finished(folder, False, attribute)
     if c.test_mode and not (folder/"model.safetensors").is_file(): raise InputError(f"--test_mode needs the weights of a finished run, and {folder} has none")
-    folder.mkdir(parents=True, exist_ok=True)
-    say = Log(folder, c.quiet) if shop.team.first else lambda text: None
+    try: folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e: raise InputError(f"cannot make the run folder {folder} ({e.strerror or e}); choose another --exp_path") from None
+    shop.began, say = time.time(), Log(folder, c.quiet) if shop.team.first else lambda text: None
     if c.overwrite:
         for old in ("done.json", "checkpoint.pt"): (folder/old).unlink(missing_ok=True)
     (track, close) = open_tracker(c, folder, shop.team.accelerator)
@@ -399,7 +401,7 @@ def run_one(
         if shop.team.first: write_text(folder/"config.json", config_json(c, facts=facts))
         say(f"{USAGES[c.usage].name} · {ALL_METHODS[c.method].name} · {data.name} · {job.encoder.spec.name} · {attribute} · seed {c.random_seed}: {', '.join(f'{len(v):,} {k}' for k, v in job.rows.items())}")
         result = USAGES[c.usage].run(job)
-        if shop.team.first: _conclude(c, d, job, result, attribute, facts, notes, folder, say)
+        if shop.team.first: _conclude(c, d, job, result, attribute, facts, notes, folder, say, shop)
     close()
     if shop.team.accelerator is not None: shop.team.accelerator.wait_for_everyone()
     return _finished(folder, True, attribute)
@@ -411,7 +413,7 @@ def differs(facts:Mapping, expect:Mapping|None) -> list[str]:
     plain = lambda v: json.loads(json.dumps(v, default=str))
     return [text for k, text in said.items() if expect and k in expect and expect[k] != plain(facts[k])]
 
-def _conclude(c, d, job, result, attribute, facts, notes, folder, say):
+def _conclude(c, d, job, result, attribute, facts, notes, folder, say, shop):
     "From a usage's result to a finished folder."
     fixed, rule = None, _method(c, d)
     if METHODS[c.method].after:
@@ -428,6 +430,9 @@ def _conclude(c, d, job, result, attribute, facts, notes, folder, say):
     say("  ".join(f"{k} {own[k]:.4f}" for k in ("overall-auc", "worst-auc", "auc-gap", "eod") if k in own))
     write_text(folder/"done.json", json.dumps({"files": {n: sha256_of(folder/n) for n in names}}, indent=1) + "\n")
     (folder/"checkpoint.pt").unlink(missing_ok=True)
+    for half in folder.glob(".*"):                                  # what a kill left of a file that was being written
+        with contextlib.suppress(OSError):
+            if half.is_file() and half.stat().st_mtime < shop.began: half.unlink()
 
 # %% ../../nbs/51_bench.run.ipynb #c053
 SUMMARY = ("overall-auc", "worst-auc", "auc-gap", "acc-gap", "ece-gap", "eod", "eo", "mean_dice", "min_dice", "delta_dice", "es_dice")
@@ -454,6 +459,10 @@ def show_table(table:pd.DataFrame) -> str:
     head = " · ".join(str(v) for v in shared.values())
     return "\n".join(([head] if head else []) + [shown.to_string(index=False)])
 
+def failed_run(row) -> str:
+    "What run a row of the summary is, in words."
+    return " · ".join(str(row[n]) for n in ("usage", "method", "dataset", "model", "attribute") if n in row and not pd.isna(row[n])) + f" · seed {row['seed']}"
+
 def run_all(configs, expect=None, accelerator=None) -> pd.DataFrame:
     "Make several runs one after the other, sharing what they share; the summary has a row for each, also for one that could not be made."
     check_options(configs)
@@ -479,7 +488,7 @@ def run_from_args(argv) -> int:
     if accelerator is not None and not accelerator.is_main_process: return 0
     if not configs[0].quiet: print(show_table(table)); print("\n".join(dict.fromkeys(f"{f}{'' if m else '  (was finished)'}" for f, m in zip(table["folder"], table["made"]) if f)))
     failed = table[table["error"].notna()]
-    for _, row in failed.iterrows(): print(f"error: {row['method']} {row['attribute'] or ''} seed {row['seed']}: {row['error']}", file=sys.stderr)
+    for _, row in failed.iterrows(): print(f"error: {failed_run(row)}: {row['error']}", file=sys.stderr)
     return 2 if len(failed) else 0
 
 def _facts_of(given) -> dict|None:

@@ -20,7 +20,7 @@ import torch
 
 from ..core import InputError, plural, require, some, write_text
 from .config import RunConfig, check_options, expand, parse_run, with_config, _Parser
-from .run import Finished, Workshop, run_one, show_table, summary_table
+from .run import Finished, Workshop, failed_run, run_one, show_table, summary_table
 from ..train.cache import Pace
 from ..train.loop import threads
 
@@ -130,7 +130,7 @@ def sweep_from_args(argv) -> int:
     table = sweep(configs, own.backend, own.n_jobs and int(own.n_jobs), own.address, out, None if quiet else lambda text: print(text, file=sys.stderr))
     if not quiet: print(show_table(table)); print(out)
     failed = table[table["error"].notna()]
-    for _, row in failed.iterrows(): print(f"error: {row['usage']} {row['method']} {row['model']} {row['dataset']} {row['attribute'] or ''} seed {row['seed']}: {row['error']}", file=sys.stderr)
+    for _, row in failed.iterrows(): print(f"error: {failed_run(row)}: {row['error']}", file=sys.stderr)
     return 2 if len(failed) else 0
 
 def add_sweep_arguments(parser) -> None:

@@ -55,6 +55,10 @@ class Pace:
         if self.say and (self.done >= self.total or self.clock() - self.last >= self.every): self.last = self.clock(); self.say(str(self))
 
 # %% ../../nbs/31_train.cache.ipynb #c012
+def _folder(path:Path):
+    try: path.mkdir(parents=True, exist_ok=True)
+    except OSError as e: raise InputError(f"cannot make the folder {path} for the features ({e.strerror or e}); choose another --cache, or none") from None
+
 def _stamp(path:Path) -> list:
     s = path.stat()
     return [s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns]
@@ -79,7 +83,7 @@ class Hashes:
         else: return self.file(path)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
     def save(self):
-        if self.memory and self.new: self.memory.parent.mkdir(parents=True, exist_ok=True); write_text(self.memory, json.dumps(self.known)); self.new = False
+        if self.memory and self.new: _folder(self.memory.parent); write_text(self.memory, json.dumps(self.known)); self.new = False
 
 # %% ../../nbs/31_train.cache.ipynb #c016
 WHAT = {"features": lambda e: e.encode, "embedding": lambda e: e.image_embedding}        # for a probe; in the space shared with text
@@ -117,7 +121,9 @@ class Claim:
             gone = self.path.with_name(f"{self.path.name}.{os.getpid()}.{time.monotonic_ns()}")
             with suppress(OSError): os.rename(self.path, gone); gone.unlink()
         try: handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except OSError: return False
+        except OSError as e:
+            if isinstance(e, FileExistsError) or os.name == "nt": return False
+            raise InputError(f"cannot write into the cache {self.path.parent} ({e.strerror or e}); choose another --cache, or none") from None
         with os.fdopen(handle, "w") as f: f.write(f"{socket.gethostname()} {os.getpid()}")
         return True
     def stale(self) -> bool:
@@ -133,7 +139,7 @@ class Claim:
         with suppress(OSError): os.utime(self.path)
     def release(self): self.path.unlink(missing_ok=True)
 
-# %% ../../nbs/31_train.cache.ipynb #c028
+# %% ../../nbs/31_train.cache.ipynb #c029
 @dataclass
 class Stack:
     "Slices of volumes side by side: `x` (N, S, …), of which the first `counts` (N,) are real; indexing with rows gives a `Stack`."
@@ -151,7 +157,7 @@ def stack(values:torch.Tensor, counts:torch.Tensor) -> Stack:
     out.x[out.real] = values
     return out
 
-# %% ../../nbs/31_train.cache.ipynb #c031
+# %% ../../nbs/31_train.cache.ipynb #c032
 @dataclass
 class Features:
     "Features of rows: `values` (slices end to end, d…), `counts` (N,) slices per row, `rows` in the table."
@@ -172,12 +178,18 @@ class Features:
         parts = [self.values[s:s + c] for s, c in zip(starts[at].tolist(), self.counts[at].tolist())]
         return stack(torch.cat(parts) if parts else self.values[:0], self.counts[at])
 
-# %% ../../nbs/31_train.cache.ipynb #c035
+# %% ../../nbs/31_train.cache.ipynb #c036
+def _sweep_up(path:Path, seconds:float=3600):
+    "Remove the half file of a killed process: one that nobody wrote to for so long."
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > seconds: path.unlink()
+
 class _Shelf:
     "The chunks of one set of facts in one folder."
     def __init__(self, folder:Path, digest:str): self.folder, self.digest, self.known, self.held, self.read, self.refused = folder, digest, {}, [], set(), []
     def refresh(self):
         for path in sorted(self.folder.glob("*.npz")):
+            if path.name.startswith("."): _sweep_up(path); continue               # half of a chunk: somebody writes it, or was killed
             version = (path.name, path.stat().st_ino, path.stat().st_mtime_ns)
             if version in self.read: continue
             self.read.add(version)
@@ -192,7 +204,7 @@ class _Shelf:
         values = np.concatenate([self.held[c][a:b] for c, a, b in places]) if places else np.zeros((0, 0), np.float32)
         return Features(torch.from_numpy(values), torch.tensor([b - a for _, a, b in places], dtype=torch.long), np.asarray(rows), self.digest)
 
-# %% ../../nbs/31_train.cache.ipynb #c037
+# %% ../../nbs/31_train.cache.ipynb #c039
 class FeatureCache:
     "Features by the SHA-256 of images, kept below `folder` in a folder per set of facts; `folder=None` keeps nothing."
     def __init__(self, folder="./cache", chunk:int=256, say:Callable|None=None, hurry:float=0.2):
@@ -210,11 +222,11 @@ class FeatureCache:
     def shelf(self, facts:dict) -> _Shelf:
         digest = digest_of(facts)
         place = self.folder/f"{facts['model'].replace(':', '-').replace('/', '-')}-{digest[:16]}"
-        place.mkdir(parents=True, exist_ok=True)
+        _folder(place)
         if not (place/"index.json").exists(): write_text(place/"index.json", json.dumps({"digest": digest, **facts}, indent=1, default=str) + "\n")
         return _Shelf(place, digest)
 
-# %% ../../nbs/31_train.cache.ipynb #c040
+# %% ../../nbs/31_train.cache.ipynb #c043
 def _pieces(keys, rows, size) -> list[list]:
     "(key, row) pairs of distinct images in chunks of `size`."
     first = {}
@@ -253,7 +265,7 @@ def _encode(shelf, todo, data, encoder, reader, output, batch_size, workers, pac
         for claim, *_ in open_: claim.release()
     return bad
 
-# %% ../../nbs/31_train.cache.ipynb #c043
+# %% ../../nbs/31_train.cache.ipynb #c046
 def _refuse(unread:dict, bad:str):
     "Raise for rows that cannot be read, unless they are to be dropped."
     if not unread or bad == "drop": return
