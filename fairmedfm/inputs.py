@@ -20,10 +20,11 @@ import pandas as pd
 from .core import InputError, Notes, plural, some
 
 # %% auto #0
-__all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'shown', 'as_array', 'row_order', 'align', 'factorize', 'factorize_text',
-           'in_order', 'label_values', 'distinct', 'binary', 'to_float', 'numeric', 'score_kind', 'sigmoid', 'log_odds',
-           'Question', 'question', 'multilabel', 'pair_columns', 'class_order', 'questions', 'Grouping', 'cut_points',
-           'cut', 'binned', 'grouping', 'intersect', 'feature_columns', 'groupings', 'weights_of', 'with_weight']
+__all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'shown', 'as_array', 'row_order', 'align', 'factorize', 'all_different',
+           'factorize_text', 'in_order', 'label_values', 'distinct', 'binary', 'to_float', 'numeric', 'score_kind',
+           'sigmoid', 'log_odds', 'Question', 'question', 'multilabel', 'pair_columns', 'class_order', 'questions',
+           'Grouping', 'cut_points', 'cut', 'binned', 'grouping', 'intersect', 'feature_columns', 'groupings',
+           'weights_of', 'with_weight']
 
 # %% ../nbs/01_inputs.ipynb #c007
 def shown(x, most:int=60) -> str:
@@ -169,43 +170,71 @@ def factorize(a:np.ndarray) -> tuple:
 _SHORT = np.array([(1 << 8 * i) - 1 for i in range(9)], "<u8")                   # keeps the first i bytes
 _OFFSETS = {"string": np.int32, "large_string": np.int64}
 
-def _words(text):
-    "The words of an Arrow array as integers, or `None` where some have more than eight bytes, hold a NUL or are missing."
-    if text.null_count or not len(text) or str(text.type) not in _OFFSETS: return None
-    _, offsets, data = text.buffers()
-    starts, data = np.frombuffer(offsets, _OFFSETS[str(text.type)])[text.offset:text.offset + len(text) + 1], np.frombuffer(data or b"", np.uint8)
-    out = np.empty(len(text), np.uint64)
-    for i in range(0, len(text), 1 << 15):                                       # in pieces that stay in the cache
-        at = starts[i:i + (1 << 15) + 1]
-        size, at = np.diff(at), at - at[0]
-        part = data[starts[i]:starts[i] + at[-1] + 8]
-        if size.max() > 8 or not part[:at[-1]].all(): return None
-        if len(part) < at[-1] + 8: part = np.append(part, np.zeros(8, np.uint8))
-        out[i:i + len(size)] = np.ndarray((at[-1] + 1,), "<u8", part, strides=(1,)).take(at[:-1]) & _SHORT.take(size)
-    return out
+def _arrow(column:pd.Series) -> list|None:
+    "The Arrow arrays that hold a column of text, when it is worth while to read their buffers and no word is missing."
+    if not isinstance(column.dtype, pd.StringDtype) or column.dtype.storage != "pyarrow" or len(column) <= 1000: return None
+    arrow = column.array.__arrow_array__()
+    chunks = [c for c in getattr(arrow, "chunks", [arrow]) if len(c)]
+    return None if any(c.null_count or str(c.type) not in _OFFSETS for c in chunks) else chunks
+
+def _pieces(chunks:list):
+    "`(data, at, size)` of pieces that stay in the cache: word i is the `size[i]` bytes of `data` from `at[i]`, and eight bytes can be read anywhere."
+    for c in chunks:
+        _, offsets, data = c.buffers()
+        starts, data = np.frombuffer(offsets, _OFFSETS[str(c.type)])[c.offset:c.offset + len(c) + 1], np.frombuffer(data or b"", np.uint8)
+        for i in range(0, len(c), 1 << 15):
+            at = starts[i:i + (1 << 15) + 1] - starts[i]
+            part = data[starts[i]:starts[i] + at[-1] + 8]
+            yield part if len(part) == at[-1] + 8 else np.append(part[:at[-1]], np.zeros(8, np.uint8)), at[:-1], np.diff(at)
+
+def _eight(data, at, size):
+    "The first eight bytes of each word, or fewer where it is shorter, as integers."
+    return np.ndarray((len(data) - 7,), "<u8", data, strides=(1,)).take(at) & _SHORT.take(size, mode="clip")
+
+def _words(column:pd.Series) -> np.ndarray|None:
+    "The words as integers, or `None` where they lie elsewhere, have more than eight bytes, hold a NUL or are missing."
+    if (chunks := _arrow(column)) is None: return None
+    out = []
+    for data, at, size in _pieces(chunks):
+        if size.max() > 8 or not data[:at[-1] + size[-1]].all(): return None
+        out.append(_eight(data, at, size))
+    return np.concatenate(out)
+
+def all_different(column:pd.Series) -> bool:
+    "`column.is_unique`, in less time for text: words of which no two have the same hash are different."
+    if (chunks := _arrow(column)) is None: return column.is_unique
+    out = []
+    for data, at, size in _pieces(chunks):
+        if size.max() > 64: return column.is_unique
+        h = size.astype(np.uint64)
+        for k in range(0, int(size.max()), 8):
+            h = (h ^ _eight(data, np.minimum(at + k, len(data) - 8), np.maximum(size - k, 0))) * np.uint64(0x9E3779B97F4A7C15)
+            h ^= h >> np.uint64(29)
+        out.append(h)
+    h = np.sort(np.concatenate(out))
+    return bool((h[1:] != h[:-1]).all()) or column.is_unique
 
 def factorize_text(column:pd.Series) -> tuple:
     "`column.factorize()` of a text column, in less time for short words."
-    arrow = column.array.__arrow_array__() if column.dtype.storage == "pyarrow" and len(column) > 1000 else None
-    keys = [None] if arrow is None else [_words(chunk) for chunk in getattr(arrow, "chunks", [arrow])]
-    if any(k is None for k in keys): return column.factorize()
-    codes, different = pd.factorize(np.concatenate(keys))
+    if (keys := _words(column)) is None: return column.factorize()
+    codes, different = pd.factorize(keys)
     return codes, column.array[_first_rows(codes, len(different))]
 
-# %% ../nbs/01_inputs.ipynb #c030
+# %% ../nbs/01_inputs.ipynb #c032
 _BINARY_TEXT = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 def _text(v):
     "One spelling for one value: `1`, `1.0` and `np.int8(1)` are `'1'`; text stays as it is."
     if isinstance(v, (float, np.floating)) and float(v).is_integer(): return str(int(v))
     if isinstance(v, bytes): v = v.decode("utf-8", "replace")
-    if isinstance(v, (np.datetime64, datetime.date)) and not pd.isna(v): v = pd.Timestamp(v); v = v.date() if v == v.normalize() else v
+    if isinstance(v, (np.datetime64, datetime.date)) and not pd.isna(v): v = pd.Timestamp(v); v = str(v).split(" ")[0] if v == v.normalize() else v
     return str(v).encode("utf-8", "backslashreplace").decode()          # lone surrogates cannot be written
 
 def in_order(values) -> list:
     "Values sorted, also when they are of several types."
-    try: return sorted(values)
-    except TypeError: return sorted(values, key=lambda v: (type(v).__name__, str(v)))
+    try:
+        with np.errstate(all="ignore"): return sorted(values)
+    except (TypeError, OverflowError): return sorted(values, key=lambda v: (type(v).__name__, str(v)))
 
 def label_values(y, what:str="y_true") -> list:
     "The distinct labels that occur, in sorted order; missing ones are not among them."
@@ -216,7 +245,7 @@ def distinct(a, what:str) -> tuple:
     try: return factorize(a.astype(np.float32) if a.dtype == np.float16 else a)              # pandas has no float16
     except TypeError: raise InputError(f"{what} holds lists or other compound values ({shown(next((v for v in a if not isinstance(v, (str, bytes)) and np.iterable(v)), a[0]))}); give one plain value per sample") from None
 
-# %% ../nbs/01_inputs.ipynb #c033
+# %% ../nbs/01_inputs.ipynb #c035
 def binary(y, pos_label=None, *, drop_labels=(), one_vs_rest=False, what="y_true", notes=None):
     "`(y as 0/1 uint8, known)` where `known` marks the rows whose label is neither missing nor dropped (`None` = all rows)."
     if pos_label is None and not len(np.atleast_1d(drop_labels)) and y.dtype.kind in "bui" and y.size and y.max() <= 1 and y.min() >= 0: return y.astype(np.uint8), None
@@ -252,7 +281,7 @@ def _third_value(values, pos_label, what):
     return (f"{what} holds {some(rest)} beside pos_label {pos_label!r}; pass one_vs_rest=True to count all of them as negative, "
             f"or drop_labels=[…] to leave some out")
 
-# %% ../nbs/01_inputs.ipynb #c037
+# %% ../nbs/01_inputs.ipynb #c039
 def _floats(v):
     try: return bool(float(v) or True)
     except (TypeError, ValueError, OverflowError): return False
@@ -278,7 +307,7 @@ def numeric(x, what:str, drop:bool=False) -> tuple:
         raise InputError(f"{what} is NaN or infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); leave these rows out, or find out why the model gave no number")
     return a, max(8 * eps, 1e-6 if eps else 0), None
 
-# %% ../nbs/01_inputs.ipynb #c041
+# %% ../nbs/01_inputs.ipynb #c043
 SCORE_TYPES = ("auto", "probability", "logit", "rank")
 
 def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
@@ -295,7 +324,7 @@ def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
     notes.add(f"y_score runs from {lo:.6g} to {hi:.6g}: read as logits; pass score_type='logit' to confirm, or score_type='rank' for scores that are neither probabilities nor logits")
     return "logit", a, "logit (assumed: some scores lie outside [0, 1])"
 
-# %% ../nbs/01_inputs.ipynb #c045
+# %% ../nbs/01_inputs.ipynb #c047
 def sigmoid(x):
     "1 / (1 + exp(−x)), without overflow."
     e = np.exp(-np.abs(x))
@@ -307,7 +336,7 @@ def log_odds(z, k:int) -> np.ndarray:
     with np.errstate(over="ignore"): out = z[:, k] - (top + np.log(np.exp(rest - top[:, None]).sum(1)))
     return np.nan_to_num(out, nan=0.0)                               # differences beyond the largest float become the largest float
 
-# %% ../nbs/01_inputs.ipynb #c049
+# %% ../nbs/01_inputs.ipynb #c051
 @dataclass
 class Question:
     "One binary comparison: labels `y` (0/1), raw scores `rank`, and what `kind` they are (probability, logit or rank)."
@@ -334,7 +363,7 @@ def question(y, scores, kind, column=None, name=None, known=None, positive="1") 
     if not len(rows): raise InputError(f"no sample has a usable label{f' for {name!r}' if name else ''}")
     return Question(name, y[rows], rank[rows], kind, positive, rows, len(y) - len(rows))
 
-# %% ../nbs/01_inputs.ipynb #c053
+# %% ../nbs/01_inputs.ipynb #c055
 def _columns(x): return [str(c) for c in x.columns] if hasattr(x, "columns") else None
 
 def _one_hot(y):
@@ -361,7 +390,7 @@ def multilabel(y, s, kind, names, notes, drop_labels=(), pos_label=None) -> list
     if not out: raise InputError("no finding has a usable label")
     return out
 
-# %% ../nbs/01_inputs.ipynb #c056
+# %% ../nbs/01_inputs.ipynb #c058
 def pair_columns(labels, scores, notes) -> list|None:
     "The positions of the score columns in the order of the label columns (`None`: as they stand), from the two lists of names."
     for names, what in ((labels, "y_true"), (scores, "y_score")):
@@ -371,7 +400,7 @@ def pair_columns(labels, scores, notes) -> list|None:
     if common := set(labels) & set(scores): raise InputError(f"y_true and y_score share the columns {some(sorted(common), 3)} but not {some(sorted(set(labels) ^ set(scores)), 3)}; give both the same names")
     return notes.add(f"the columns of y_true ({some(labels, 3)}) and of y_score ({some(scores, 3)}) were paired in their order")
 
-# %% ../nbs/01_inputs.ipynb #c060
+# %% ../nbs/01_inputs.ipynb #c062
 def _by_whole_name(classes, names):
     "The class each column is called after: `1` for `1`, `prob_1`, `score 1`, and never for `prob_11`; `None` unless it is a perfect match."
     found = [[c for c in classes if n == c or n.endswith(("_" + c, " " + c, "-" + c))] for n in names]
@@ -391,7 +420,7 @@ def class_order(y, n_columns:int, names, labels, notes=None) -> list:
     if names and labels is None and notes is not None: notes.add(f"y_score's columns {some(names, 10)} were taken, in this order, as the classes {some(order, 10)}; pass labels=[…] to say otherwise")
     return order
 
-# %% ../nbs/01_inputs.ipynb #c064
+# %% ../nbs/01_inputs.ipynb #c066
 def _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, one_vs_rest, multi_label, notes) -> list:
     "One question per class or finding, from labels and scores that fit."
     if y.ndim == 2:
@@ -418,7 +447,7 @@ def _fit_shapes(s, y, y_score):
     if len(y) != len(s): raise InputError(f"y_true has {plural(len(y), 'sample')} and y_score has {len(s):,}")
     return s, y
 
-# %% ../nbs/01_inputs.ipynb #c065
+# %% ../nbs/01_inputs.ipynb #c067
 def _vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes):
     yb, known = binary(y, pos_label, drop_labels=drop_labels, one_vs_rest=one_vs_rest, notes=notes)
     return question(yb, s, kind, None, None, known, "1" if pos_label is None else _text(pos_label))
@@ -450,7 +479,7 @@ def _position(column, names, n):
     if not -n <= k < n: raise InputError(f"score_column {k} is out of range: y_score has {n} columns, counted from 0")
     return k % n
 
-# %% ../nbs/01_inputs.ipynb #c066
+# %% ../nbs/01_inputs.ipynb #c068
 def questions(
     y_true,                     # labels (n,), one-hot rows (n, C), or a column per finding (n, L)
     y_score,                    # scores (n,) or one column per class or finding (n, C)
@@ -484,7 +513,7 @@ def questions(
         for q in out: q.rows, q.n_dropped = kept if q.rows is None else kept[q.rows], n - len(q.y)
     return out, facts
 
-# %% ../nbs/01_inputs.ipynb #c070
+# %% ../nbs/01_inputs.ipynb #c072
 @dataclass
 class Grouping:
     "One attribute: `codes[i]` is the position in `names` of sample i's group, −1 where it is unknown."
@@ -498,7 +527,7 @@ class Grouping:
     @property
     def n_unknown(self): return sum(self.unknown.values())
 
-# %% ../nbs/01_inputs.ipynb #c073
+# %% ../nbs/01_inputs.ipynb #c075
 MAX_NUMERIC_GROUPS = 20
 
 def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Grouping:
@@ -519,7 +548,7 @@ def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Groupin
     for rank, t in enumerate(names): lut[by_text[t]] = rank
     return Grouping(name, lut[codes], names, unknown)
 
-# %% ../nbs/01_inputs.ipynb #c076
+# %% ../nbs/01_inputs.ipynb #c078
 def _num(x): return str(int(x)) if float(x).is_integer() and abs(x) < 1e15 else repr(float(x))
 
 def _short_cut(values, q):
@@ -550,7 +579,7 @@ def cut(values:np.ndarray, cuts:np.ndarray) -> tuple:
     names = [f"<{_num(cuts[0])}", *(f"{_num(a)}-{_num(b)}" for a, b in zip(cuts, cuts[1:])), f">={_num(cuts[-1])}"] if len(cuts) else ["all"]
     return np.where(np.isnan(values), -1, np.searchsorted(cuts, values, side="right")), names
 
-# %% ../nbs/01_inputs.ipynb #c080
+# %% ../nbs/01_inputs.ipynb #c082
 def _finite(name, values):
     if np.isinf(values).any(): raise InputError(f"{name!r} cannot be binned: it is infinite at row {some(np.flatnonzero(np.isinf(values)).tolist())}")
     return values
@@ -578,7 +607,7 @@ def binned(name, a, spec, unknown_words, notes) -> Grouping:
     missing = int(np.isnan(values).sum()) - sum(unknown.values())
     return Grouping(name, lut[codes], [n for n, u in zip(names, used) if u], {**({"(missing)": missing} if missing else {}), **{k or "(empty)": v for k, v in unknown.items()}})
 
-# %% ../nbs/01_inputs.ipynb #c084
+# %% ../nbs/01_inputs.ipynb #c086
 def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), notes=None) -> Grouping:
     "One attribute as a `Grouping`; `spec` groups a numeric one (cut points or a number of quantiles)."
     notes = Notes() if notes is None else notes
@@ -596,7 +625,7 @@ def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), 
     if len(values) > 20 and len(values) > len(codes) / 2: raise InputError(f"{name!r} has {len(values):,} distinct values in {len(codes):,} rows: it identifies samples and is no group")
     return _finish(name, codes, list(values), unknown_words, notes)
 
-# %% ../nbs/01_inputs.ipynb #c088
+# %% ../nbs/01_inputs.ipynb #c090
 def _quoted(names): return [f'"{n}"' if " & " in n else n for n in names]
 
 def _compress(key, known, size):
@@ -624,7 +653,7 @@ def intersect(parts:list) -> Grouping:
     n_unknown = int((~known).sum())
     return Grouping(" & ".join(_quoted([g.name for g in parts])), codes, names, {"(unknown in one of them)": n_unknown} if n_unknown else {})
 
-# %% ../nbs/01_inputs.ipynb #c092
+# %% ../nbs/01_inputs.ipynb #c094
 def _bins_for(bins, columns) -> dict:
     if bins is None: return {}
     if not isinstance(bins, Mapping):
@@ -645,7 +674,7 @@ def _combinations(parts, intersectional) -> list:
         out.append([by_name[k] for k in names])
     return out
 
-# %% ../nbs/01_inputs.ipynb #c093
+# %% ../nbs/01_inputs.ipynb #c095
 def feature_columns(sensitive_features) -> dict:
     "Attribute name → column, for a Series, an array, a table (pandas, polars, Arrow) or a mapping."
     s = sensitive_features
@@ -679,7 +708,7 @@ def groupings(sensitive_features, n:int|None=None, *, bins=None, intersectional=
     if len(set(names)) < len(names): raise InputError(f"two attributes are called {next(n for n in names if names.count(n) > 1)!r}; rename one, or ask for each intersection once")
     return out
 
-# %% ../nbs/01_inputs.ipynb #c097
+# %% ../nbs/01_inputs.ipynb #c099
 def weights_of(sample_weight, n:int) -> np.ndarray|None:
     "`sample_weight` as a float64 array of `n` non-negative numbers, or `None`."
     if sample_weight is None: return None
@@ -690,7 +719,7 @@ def weights_of(sample_weight, n:int) -> np.ndarray|None:
     if not 1e-100 < w.max() < 1e100: raise InputError(f"the largest sample_weight is {w.max():.3g}; rescale the weights to about 1")
     return w
 
-# %% ../nbs/01_inputs.ipynb #c100
+# %% ../nbs/01_inputs.ipynb #c102
 def with_weight(q:Question, w, notes:Notes|None=None) -> Question:
     "The question without its samples of weight zero, which is said."
     if w is None or (keep := q.take(w) > 0).all(): return q

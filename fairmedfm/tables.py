@@ -34,6 +34,7 @@ import numpy as np
 import pandas as pd
 
 from .core import InputError, Notes, atomic_path, check_columns, plural, require, some, unknown_name, write_text
+from .inputs import all_different
 
 # %% auto #0
 __all__ = ['MARKS', 'DELIMITERS', 'MISSING', 'EXCEL', 'FORMATS', 'PACKED', 'ENDINGS', 'COLUMN_NAMES', 'ATTRIBUTES', 'SAMPLE_IDS',
@@ -919,7 +920,7 @@ _SAMPLE_IDS = frozenset(map(_plain, SAMPLE_IDS.split()))
 
 def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", notes:Notes|None=None) -> None:
     "Raise if a sample id occurs twice; note rows that are alike in all columns where several rows per id are expected (patient, study)."
-    if frame[column].is_unique: return
+    if all_different(frame[column]): return
     again = frame[column].notna() & frame[column].duplicated(keep=False)
     if not again.any(): return
     counts = frame.loc[again, column].value_counts(sort=False)
