@@ -151,7 +151,7 @@ def plot_counts(counts:pd.DataFrame):
     plt = require("matplotlib.pyplot", "plots", why="drawing the counts")
     attributes, splits = counts["attribute"].unique().tolist(), counts["split"].unique().tolist()
     labels = [c for c in counts if c.startswith("label ")]
-    fig, axes = plt.subplots(1, max(1, len(attributes)), figsize=(3.2*max(1, len(attributes)), 2.8), squeeze=False, layout="constrained")
+    fig, axes = plt.subplots(1, max(1, len(attributes)), figsize=(3.2*max(1, len(attributes)) + .8, 2.8), squeeze=False, layout="constrained")
     for ax, a in zip(axes[0], attributes):
         part = counts[counts["attribute"] == a]
         groups = sorted(part["group"].unique(), key=lambda g: (g == NO_GROUP, str(g)))
@@ -164,7 +164,9 @@ def plot_counts(counts:pd.DataFrame):
         ax.set(title=a, xticks=range(len(groups)), xticklabels=groups, ylabel="rows" if a == attributes[0] else "")
         ax.tick_params(axis="x", labelsize=8, rotation=30 if len(groups) > 4 else 0)
         ax.spines[["top", "right"]].set_visible(False)
-    if attributes: axes[0, 0].legend(frameon=False, fontsize=7, title=f"dark: {labels[-1]}" if labels else None, title_fontsize=7)
+    if attributes:
+        handles, named = axes[0, 0].get_legend_handles_labels()
+        fig.legend(handles, named, loc="outside right upper", frameon=False, fontsize=7, title=f"dark: {labels[-1]}" if labels else None, title_fontsize=7)
     return fig
 
 # %% ../../nbs/13_data.audit.ipynb #c031

@@ -23,7 +23,7 @@ import pandas as pd
 from ..core import InputError, Registry, atomic_path, plural, unknown_name, write_text
 from .audit import Audit, audit
 from .chest import CXP, MIMIC_CXR
-from .core import Dataset, DatasetSpec, from_table, inside, is_finished, prepare_spec, progress, read_any, read_samples
+from .core import Dataset, DatasetSpec, from_table, inside, is_finished, prepare_spec, progress, read_any, read_samples, spec_from
 from .phantoms import PHANTOM_SPECS
 from .photos import BRSET, FAIRVLMED10K, GF3300, HAM10000, OCT, PAPILA
 from .segmentation import CANDI, FAIRSEG, HAM10000_SEG, IRCADB, KITS23, MONTGOMERY, SPIDER, TUSC
@@ -137,7 +137,7 @@ def load_dataset(
         return from_table(path, **({"root": read_samples(path).roots} if prepared and image_root is None else {}) | given)
     data = read_samples(path)
     if not is_finished(path.parent): data.notes.add(f"{path} was changed after it was prepared")
-    return replace(data, spec=DATASETS[data.facts["name"]]) if data.facts.get("name") in DATASETS else data
+    return replace(data, spec=DATASETS[data.facts["name"]] if data.facts.get("name") in DATASETS else spec_from(data.facts))
 
 # %% ../../nbs/19_data.catalog.ipynb #c024
 @dataclass(frozen=True)

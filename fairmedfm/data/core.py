@@ -17,7 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -29,10 +29,10 @@ from ..tables import find_columns, open_table
 # %% auto #0
 __all__ = ['CLIP_NORM', 'SPLIT_WORDS', 'FIRST_COLUMNS', 'ROLES', 'CLUSTER_NAMES', 'UNKNOWN_WORDS', 'NEGATIVE_WORDS',
            'ATTRIBUTES_TOO', 'as_text', 'text_column', 'code_column', 'split_path', 'inside', 'locate', 'PrepareLog',
-           'map_values', 'map_numbers', 'years', 'age_group', 'find_file', 'read_raw', 'DatasetSpec', 'check_splits',
-           'check_labels', 'check_samples', 'Dataset', 'csv_bytes', 'write_samples', 'is_finished', 'read_samples',
-           'there', 'prepare_spec', 'attribute_column', 'find_roles', 'code_labels', 'read_any', 'from_table',
-           'progress']
+           'map_values', 'map_numbers', 'years', 'age_group', 'find_file', 'read_raw', 'DatasetSpec', 'spec_from',
+           'check_splits', 'check_labels', 'check_samples', 'Dataset', 'csv_bytes', 'write_samples', 'is_finished',
+           'read_samples', 'there', 'prepare_spec', 'attribute_column', 'find_roles', 'code_labels', 'read_any',
+           'from_table', 'progress']
 
 # %% ../../nbs/10_data.core.ipynb #c007
 def as_text(value) -> str|None:
@@ -258,6 +258,19 @@ class DatasetSpec:
     def positive(self) -> str: return self.class_names[1] if len(self.class_names) > 1 else self.class_names[0]
     def read_options(self, protocol:str="sound") -> dict:
         return dict(self.paper_read if protocol == "paper" and self.paper_read else self.read)
+    def to_dict(self) -> dict:
+        "Everything but `prepare`, for samples.json: whoever reads the prepared table reads its files and asks its prompts as the row says."
+        structures = {k: list(v) if isinstance(v, range) else v for k, v in self.structures.items()}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "prepare"} | {"structures": structures}
+
+def _frozen(value):
+    if isinstance(value, list): return tuple(map(_frozen, value))
+    return {k: _frozen(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+def spec_from(facts:Mapping) -> DatasetSpec|None:
+    "The row that stands in a samples.json (without its `prepare`), `None` where none stands or it is of another version of this package."
+    try: return DatasetSpec(**{k: _frozen(v) for k, v in facts["row"].items()})
+    except (KeyError, TypeError, AttributeError): return None
 
 # %% ../../nbs/10_data.core.ipynb #c049
 SPLIT_WORDS = {w: name for name, words in {"train": "train training trn", "valid": "valid validation validate val dev tune",
@@ -458,7 +471,7 @@ def prepare_spec(
     samples = check_samples(frame, spec.name, notes=log.notes)
     facts = {"name": spec.name, "version": spec.version, "task": spec.task, "label": spec.label, "class_names": spec.class_names,
              "attributes": [a for a in spec.attributes if a in samples],
-             "licence": spec.licence, "roots": roots, "log": log.to_dict(), **log.facts}
+             "licence": spec.licence, "roots": roots, "row": spec.to_dict(), "log": log.to_dict(), **log.facts}
     write_samples(samples, out, facts)
     return replace(read_samples(out), spec=spec, notes=log.notes)
 
