@@ -1,4 +1,4 @@
-"""Is the difference real? Intervals that cover, tests that hold, gaps with the noise taken off, and models compared on the same cases.
+"""Is the difference real? Intervals that cover, tests that hold, and gaps with the noise taken off.
 
 Docs: https://fairmedfm.github.io/fairmedfm/uncertainty.html.md"""
 
@@ -21,18 +21,19 @@ from .inputs import Grouping, as_array, factorize, feature_columns, sigmoid
 from .metrics import PUBLISHED, Comparison, Groups, Ranking, compare_groups, metric_parts
 
 # %% auto #0
-__all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'MIN_LABELS', 'BIN_EDGES', 'BLOCK', 'METHODS', 'INFLUENCES',
-           'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'KEYS', 'SAID', 'SMALL', 'BOUNDS', 'critical',
-           'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale', 'area_limits',
-           'mean_limits', 'Columns', 'Linear', 'linear', 'touching', 'Estimate', 'estimated', 'Scored', 'kish',
-           'rate_sums', 'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean', 'mean_influence', 'area',
-           'area_variance', 'order_of', 'area_influence', 'precision_influence', 'precision', 'slope_influence',
-           'slope', 'error_curve', 'calibration', 'reweigh', 'resample_block', 'spread_over', 'resample', 'resampled',
-           'estimate', 'with_rest', 'split', 'RateShuffle', 'AreaShuffle', 'area_of_counts', 'MeanShuffle',
-           'UnitShuffle', 'mean_shuffle', 'area_shuffle', 'unit_shuffle', 'pooled_placements', 'shuffle_of',
-           'contrasts', 'reached', 'permutation_p', 'adjust', 'together', 'together_p', 'merged', 'debiased_gap',
-           'detectable', 'verdicts', 'Job', 'Settings', 'jobs_of', 'part_in', 'cluster_codes', 'Uncertainty',
-           'gap_interval', 'combine', 'tell', 'uncertainty', 'mask_uncertainty', 'Accumulator']
+__all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'FINE', 'MIN_LABELS', 'BIN_EDGES', 'BLOCK', 'METHODS',
+           'INFLUENCES', 'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'KEYS', 'FAMILIES', 'SAID', 'SMALL',
+           'BOUNDS', 'critical', 'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale',
+           'area_limits', 'mean_limits', 'Columns', 'Linear', 'linear', 'touching', 'Estimate', 'estimated', 'Scored',
+           'kish', 'rate_sums', 'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean', 'mean_influence',
+           'delong_of_counts', 'level_counts', 'area', 'area_variance', 'order_of', 'area_influence',
+           'precision_influence', 'precision', 'slope_influence', 'slope', 'error_curve', 'calibration', 'reweigh',
+           'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest', 'split', 'RateShuffle',
+           'AreaShuffle', 'area_of_counts', 'MeanShuffle', 'UnitShuffle', 'mean_shuffle', 'area_shuffle',
+           'unit_shuffle', 'pooled_placements', 'shuffle_of', 'contrasts', 'reached', 'permutation_p', 'adjust',
+           'together', 'together_p', 'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings', 'jobs_of',
+           'part_in', 'cluster_codes', 'Uncertainty', 'gap_interval', 'combine', 'tell', 'uncertainty',
+           'mask_uncertainty', 'Accumulator']
 
 # %% ../nbs/04_uncertainty.ipynb #c009
 def _special(): return require("scipy.special", why="an interval")
@@ -101,9 +102,9 @@ def _segments(v, ends):
     if full.any(): out[full] = np.add.reduceat(v, ends[:-1][full])
     return out
 
-def delong(key, edges) -> tuple:
-    "`(auc, variance, positives, negatives)` of each group of sorted keys; source: DeLong et al. 1988. NaN where a label is missing, or stands alone."
-    at, below, neg, above, i1, i0 = placements(key, edges)
+def delong(key, edges, placed=None) -> tuple:
+    "`(auc, variance, positives, negatives)` of each group of sorted keys; source: DeLong et al. 1988. NaN where a label is missing, or stands alone. `placed`: their `placements`, when known."
+    at, below, neg, above, i1, i0 = placements(key, edges) if placed is None else placed
     m, n = np.diff(i1).astype(float), np.diff(i0).astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
         auc = _segments(below, i1) / (m * n)
@@ -130,12 +131,12 @@ def area_scale(a, variance, m, n, df=None, few=None):
 def area_limits(a, m, n, scale, crit) -> tuple:
     "`(low, high)`: the true areas whose own standard error puts the observed `a` within `crit` of them."
     a, m, n, c2 = np.broadcast_arrays(*(np.asarray(x, float) for x in (a, m, n, crit ** 2 * scale)))
-    near, far = np.stack([a, a]), np.stack([np.zeros(a.shape), np.ones(a.shape)])
+    near, far, steps = np.stack([a, a]), np.stack([np.zeros(a.shape), np.ones(a.shape)]), np.arange(17).reshape(-1, *[1] * (a.ndim + 1)) / 16
     with np.errstate(invalid="ignore", divide="ignore"):
-        for _ in range(32):
-            mid = (near + far) / 2
-            inside = (mid - a) ** 2 < c2 * hanley_mcneil(mid, m, n)
-            near, far = np.where(inside, mid, near), np.where(inside, far, mid)
+        for _ in range(8):                                                      # each narrows to a sixteenth
+            mid = near + steps * (far - near)
+            last = np.maximum(np.cumprod((mid - a) ** 2 < c2 * hanley_mcneil(mid, m, n), 0).sum(0) - 1, 0)
+            near, far = near + last / 16 * (far - near), near + np.minimum(last + 1, 16) / 16 * (far - near)
     low, high = np.where(np.isnan(a + c2), np.nan, (near + far) / 2)
     return np.where(a <= 0, 0, low), np.where(a >= 1, 1, high)
 
@@ -248,10 +249,17 @@ class Estimate:
     pairs: np.ndarray
     rho: np.ndarray
     least: float = -np.inf       # what is shown is cut off here
-    def interval(self, alpha): return self.limits(alpha, np.arange(len(self.value)))
+    known: dict = field(default_factory=dict, repr=False)
+    def interval(self, alpha):
+        "`(low, high)` of every column; kept, since all that is shown is at one level."
+        if alpha not in self.known: self.known[alpha] = self.limits(alpha, np.arange(len(self.value)))
+        return self.known[alpha]
     def difference(self, alpha, rows=slice(None)):
         "`(low, high)` of the difference of every pair; `alpha` may differ by pair."
         (a, b), rho = self.pairs[rows].T, self.rho[rows]
+        if np.ndim(alpha) == 0:
+            low, high = self.interval(alpha)
+            return mover((self.centre[a], low[a], high[a]), (self.centre[b], low[b], high[b]), rho)
         alpha = np.broadcast_to(np.asarray(alpha, float), a.shape)
         return mover((self.centre[a], *self.limits(alpha, a)), (self.centre[b], *self.limits(alpha, b)), rho)
     def p_values(self): return touching(self.difference, len(self.pairs))
@@ -366,16 +374,50 @@ def mean_influence(cols, metric):
     return ratio_influence(cols, losses(cols, metric), np.ones(len(cols.codes)))
 
 # %% ../nbs/04_uncertainty.ipynb #c062
-def _sorted_rests(cols):
-    "The sorted keys of the rest of each group."
+FINE = 1024      # levels of score at which long data are counted for the variance of a rest
+
+def _rests_and_everyone(cols) -> list:
+    "`(auc, variance, positives, negatives)` of the rest of each group, and of everyone."
+    everyone, code = _codes_in_order(cols)
+    at, below, neg, above, *_ = placed = placements(everyone, np.array([0, len(everyone)]))
+    wins, (neg_by, pos_by) = lambda where, v: np.bincount(code[where], weights=v, minlength=cols.k), level_counts(cols, FINE, everyone, (at, neg))
+    m, n = pos_by.sum(1), neg_by.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        inside = np.where(m * n > 0, np.nan_to_num(cols.c.groups.metric(metric_parts("auc"))) * m * n, 0)
+        won, m, n = below.sum() - wins(at, below) - wins(neg, above) + inside, m.sum() - m, n.sum() - n
+        rests = np.where(m * n > 0, won / (m * n), np.nan), delong_of_counts(neg_by.sum(0) - neg_by, pos_by.sum(0) - pos_by)[1], m, n
+    return [rests, delong(everyone, np.array([0, len(everyone)]), placed)]
+
+def _codes_in_order(cols) -> tuple:
+    "`(keys, groups)` of the sorted samples of everyone."
     bits = np.uint64(max(1, cols.k).bit_length())
     key = cols.c.ranking.base << bits
     key |= (cols.codes if cols.known.all() else np.where(cols.known, cols.codes, cols.k)).astype(np.uint64)
     key.sort()
-    code = (key & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.uint8 if cols.k < 255 else np.int64)
+    code = (key & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.uint8 if cols.k < 255 else np.intp)
     key >>= bits
-    if not cols.known.all(): key, code = key[code < cols.k], code[code < cols.k]
-    for g in range(cols.rest): yield key[code != g]
+    return (key, code) if cols.known.all() else (key[code < cols.k], code[code < cols.k])
+
+def delong_of_counts(neg, pos):
+    "AUC and DeLong's variance from counts by level (…, levels), the lowest level first."
+    n, m = neg.sum(-1), pos.sum(-1)
+    below, above = np.cumsum(neg, -1) - neg / 2, m[..., None] - np.cumsum(pos, -1) + pos / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        a = np.einsum("...i,...i", pos, below) / (m * n)
+        part = lambda own, size, v, other: np.maximum(np.einsum("...i,...i", own, v * v) / other ** 2 - size * a ** 2, 0) / (size * (size - 1))
+        return a, part(pos, m, below, n) + part(neg, n, above, m)
+
+def level_counts(cols, levels:int, everyone=None, where=None) -> tuple:
+    "Counts of negatives and of positives (groups, levels) by level of score: each score its own in short data, else about `levels`, half of which split the positives evenly and half the negatives."
+    g, r, everyone = cols.c.groups, cols.c.ranking, cols.c.overall.key if everyone is None else everyone
+    most = len(everyone) if len(everyone) <= 4 * levels else levels // 2
+    even = lambda i: everyone[i[np.arange(min(most, len(i))) * len(i) // max(1, min(most, len(i)))]]
+    where = (lambda y: (np.flatnonzero(y), np.flatnonzero(~y)))((everyone & np.uint64(1)).astype(bool)) if where is None else where
+    cuts = np.unique(np.concatenate([*map(even, where)]) >> np.uint64(1)); cuts[0] = 0
+    at = np.searchsorted(g.key, g.front[:-1, None] + (np.append(cuts, np.uint64(1) << np.uint64(r.bits)) << np.uint64(1)))
+    at = np.minimum(at, g.edges[1:, None])
+    n, pos = np.diff(at, axis=1), np.diff(np.searchsorted(g._where, at), axis=1)
+    return (n - pos).astype(float), pos.astype(float)
 
 def area(cols:Scored, metric:str="auc") -> Estimate:
     "The AUC in every column: DeLong's variance (over clusters, when given) in the shape of Hanley and McNeil's."
@@ -393,8 +435,8 @@ def area_variance(a, scale, m, n):
     with np.errstate(invalid="ignore", divide="ignore"): return scale * hanley_mcneil(np.clip(a, edge, 1 - edge), m, n)
 
 def _area_of_samples(cols):
-    c, one = cols.c, lambda key: delong(key, np.array([0, len(key)]))
-    parts = [delong(c.groups.key, c.groups.edges), *map(one, _sorted_rests(cols) if cols.rest else ()), *[one(c.overall.key)] * (cols.k > 1)]
+    c = cols.c
+    parts = [delong(c.groups.key, c.groups.edges), *(_rests_and_everyone(cols) if cols.rest else [delong(c.overall.key, np.array([0, len(c.overall.key)]))] * (cols.k > 1))]
     return *map(np.concatenate, zip(*parts)), None, None, None
 
 # %% ../nbs/04_uncertainty.ipynb #c066
@@ -685,13 +727,8 @@ class AreaShuffle:
     def draw(self, rng, B): return self.stats(*(split(rng, x.sum(0), x.sum(1).astype(np.int64), B) for x in (self.neg, self.pos)))
 
 def area_of_counts(neg, pos):
-    "AUC and its variance from counts by level (…, levels), the lowest level first."
-    n, m = neg.sum(-1), pos.sum(-1)
-    below, above = np.cumsum(neg, -1) - neg / 2, m[..., None] - np.cumsum(pos, -1) + pos / 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a = np.einsum("...i,...i", pos, below) / (m * n)
-        part = lambda own, size, v, other: np.maximum(np.einsum("...i,...i", own, v * v) / other ** 2 - size * a ** 2, 0) / (size * (size - 1))
-        V = part(pos, m, below, n) + part(neg, n, above, m)
+    "AUC and its variance for tests, from counts by level (…, levels)."
+    (a, V), n, m = delong_of_counts(neg, pos), neg.sum(-1), pos.sum(-1)
     return a, area_variance(a, area_scale(a, V, m, n), m, n)
 
 @dataclass
@@ -765,16 +802,8 @@ def mean_shuffle(cols, x):
     return MeanShuffle(counts.astype(float), *(np.bincount(level, weights=w) / size for w in (v, v ** 2)))
 
 def area_shuffle(cols):
-    "Counts of negatives and positives by level of score: each score its own in short data, else about `LEVELS`."
-    g, r, everyone = cols.c.groups, cols.c.ranking, cols.c.overall.key
-    most = len(everyone) if len(everyone) <= 4 * LEVELS else LEVELS // 2
-    even = lambda key: key[np.arange(min(most, len(key))) * len(key) // max(1, min(most, len(key)))]
-    label = (everyone & np.uint64(1)).astype(bool)
-    cuts = np.unique(np.concatenate([even(everyone[label]), even(everyone[~label])]) >> np.uint64(1)); cuts[0] = 0
-    at = np.searchsorted(g.key, g.front[:-1, None] + (np.append(cuts, np.uint64(1) << np.uint64(r.bits)) << np.uint64(1)))
-    at = np.minimum(at, g.edges[1:, None])
-    n, pos = np.diff(at, axis=1), np.diff(np.searchsorted(np.flatnonzero(g.label), at), axis=1)
-    return AreaShuffle((n - pos).astype(float), pos.astype(float))
+    "Counts of negatives and positives by level of score."
+    return AreaShuffle(*level_counts(cols, LEVELS))
 
 def unit_shuffle(cols, metric, x=None, e=None):
     "Patients or weighted samples for one metric; `x` are the values of a mean, `e` the estimate of an area."
@@ -820,15 +849,15 @@ def contrasts(value, variance, pairs, take):
     return T, np.where(ok.sum(1) > 1, Q, np.nan)
 
 def reached(shuffle, pairs, take, draws, seed):
-    "How often the shuffles of one block reach what was seen, and how many of them are defined, per pair and for Q."
+    "How often the shuffles of one block exceed what was seen (half, where they equal it), and how many of them are defined, per pair and for Q."
     rng, seen = np.random.default_rng(seed), np.column_stack(contrasts(*shuffle.seen(), pairs, take))[0]
     s = np.column_stack(contrasts(*shuffle.draw(rng, draws), pairs, take))
-    return (s >= seen - 1e-9).sum(0), np.isfinite(s).sum(0)
+    return (s >= seen - 1e-9).sum(0) - .5 * (np.abs(s - seen) < 1e-9).sum(0), np.isfinite(s).sum(0)
 
 def permutation_p(jobs:dict, draws:int, least:float=1.0, entropy:int=0, n_jobs:int=1) -> dict:
     "Of `(shuffle, pairs, take)` by label: `(p of pairs, p of Q, Q, draws)`. A job goes on while a p-value may be below `least` for want of draws, or is too near it to tell."
     sums, done, floor = {k: 0 for k in jobs}, dict.fromkeys(jobs, 0), math.ceil(1 / least)
-    wanted = {draws: lambda k: True, floor: lambda k: (sums[k][0] == 0).any(), 2 * floor: lambda k: ((sums[k][0] == 1) & (2 / (1 + sums[k][1]) > least)).any()}
+    wanted = {draws: lambda k: True, floor: lambda k: (sums[k][0] == 0).any(), 2 * floor: lambda k: ((sums[k][0] > 0) & (sums[k][0] <= 1) & ((1 + sums[k][0]) / (1 + sums[k][1]) > least)).any()}
     for goal, more in wanted.items():
         goal = goal if goal == draws else min(goal, MOST_DRAWS)
         open_ = [k for k in jobs if done[k] < goal and (done[k] == 0 or more(k))]
@@ -1052,24 +1081,31 @@ def _eod_row(tpr, tnr, how):
 # %% ../nbs/04_uncertainty.ipynb #c147
 KEYS = ["target", "attribute", "metric"]
 
+FAMILIES = {"differences between two groups": False, "differences of a group from the rest": True}
+
 def _judged(frames:dict, how) -> Uncertainty:
     pairs, tests = frames["pairwise"], frames["tests"]
-    pairs["p_adjusted"], tests["p_adjusted"] = adjust(pairs["p_value"], how.correction), adjust(tests["p_value"], how.correction)
+    tests["p_adjusted"], counts = adjust(tests["p_value"], how.correction), {}
+    for family, rest in FAMILIES.items():
+        mine = (pairs["group_b"] == REST) == rest
+        pairs.loc[mine, "p_adjusted"] = adjust(pairs.loc[mine, "p_value"], how.correction)
+        counts[family] = int(pairs.loc[mine, "p_value"].notna().sum())
     pairs["verdict"] = verdicts(pairs["low"], pairs["high"], pairs["p_adjusted"], how.alpha, pairs["tolerance"])
-    return Uncertainty(**{k: f.reset_index(drop=True) for k, f in frames.items()}, settings={k: getattr(how, k) for k in ("ci", "n_resamples", "correction", "min_group_size", "tolerance", "random_state")})
+    return Uncertainty(**{k: f.reset_index(drop=True) for k, f in frames.items()}, settings={k: getattr(how, k) for k in ("ci", "n_resamples", "correction", "min_group_size", "tolerance", "random_state")} | {"families": counts | {"tests that all groups are equal": int(tests["p_value"].notna().sum())}})
 
 def combine(answers, correction:str=None) -> Uncertainty:
     "Several answers as one: p-values are corrected, and verdicts given, for all of them together."
     answers = list(answers)
     if not answers: raise InputError("combine() needs at least one answer")
-    s = dict(answers[0].settings)
+    s = {k: v for k, v in answers[0].settings.items() if k != "families"}
     if any(a.settings["ci"] != s["ci"] for a in answers): raise InputError(f"the answers have different levels ({some(sorted({a.settings['ci'] for a in answers}))}); make them with the same ci=")
     if correction is not None: s["correction"] = correction
     return _judged({k: pd.concat([getattr(a, k) for a in answers], ignore_index=True) for k in ("intervals", "pairwise", "tests", "gaps")}, Settings(**s).check())
 
 def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
     if twice := [j.label for i, j in enumerate(jobs) if j.label in {x.label for x in jobs[:i]}]: raise InputError(f"{some(twice, 2)} is asked for twice; call uncertainty() for each, and combine() the answers")
-    count = sum(int(np.isfinite(j.estimate.difference(how.alpha)[0]).sum()) for j in jobs)
+    known = [(np.isfinite(j.estimate.difference(how.alpha)[0]), j.cols.pairs[:, 1] >= j.cols.k) for j in jobs]
+    count = max(sum(int((ok & (rest == kind)).sum()) for ok, rest in known) for kind in FAMILIES.values())
     shuffled = {j.label: (j.shuffle, j.cols.pairs, j.take) for j in jobs if j.shuffle is not None and how.n_resamples}
     needed = math.ceil(count / how.alpha) if how.correction != "none" and count else 1
     p = permutation_p(shuffled, how.n_resamples, 1 / needed, how.entropy, how.n_jobs)
