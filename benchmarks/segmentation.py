@@ -1,6 +1,6 @@
 """What a promptable model costs beyond one encoding of each image, as ratios within one run.
 
-    python benchmarks/segmentation.py [--images 8] [--small]
+    python benchmarks/segmentation.py [--images 8] [--part prompts|tuning|memory] [--small]
 
 A SAM ViT-B at 1024 pixels with random weights (a mask is a mask) on pictures of 512 pixels, in processor time. Floors: four prompt kinds
 at most 1.15 times one; a second attribute, and a second method of fine-tuning on kept embeddings, at least 20 times faster than the first
@@ -64,30 +64,39 @@ def main():
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--images", type=int, default=8, help="at least 8")
     cli.add_argument("--small", action="store_true", help="a network of a few milliseconds: does it run?")
+    cli.add_argument("--part", choices=("prompts", "tuning", "memory"), help="one of the three only (all: some minutes)")
     cli.add_argument("--peak", action="store_true", help=argparse.SUPPRESS)
     args = cli.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as tmp:
-        folder, net = Path(tmp), network(args.small or args.peak)
+        folder, net = Path(tmp), network(args.small or args.peak or args.part == "memory")
         data = pictures(folder, args.images)
         if args.peak:
             segment(data, net, seg_run(data, net, "center,bbox", metrics="dice"), cache=SegCache(folder/"cache"))
             print(highest()); return
         def run(prompts, cache=None, attributes=("sex",), **more): return seconds(lambda: run_segmentation(data, net, prompts=prompts, attributes=attributes, cache=cache, metrics=("dice", "hd95"), **more))
         run("center", rows=[0])                                                   # warm up
-        cache = SegCache(folder/"cache")
-        one, four = run("center", cache), run("center,rand,rands,bbox", SegCache(folder/"other"))
-        print(f"four prompt kinds: {four/one:.3f} times one (at most 1.15; one: {one/len(data):.2f} s per image)", flush=True)
-        again, other = run("center", cache, ("race",)), run("bbox", cache)
-        print(f"a second attribute: {one/again:.0f} times faster than the first (at least 20); another prompt kind: {one/other:.0f} times", flush=True)
-        how, own = Training(total_epochs=1, warmup_epochs=0, batch_size=2, select="last"), SegCache(folder/"own")
-        state = {k: v.clone() for k, v in net.module.state_dict().items()}
-        tuned = []
-        for method in ("erm", "febs"):
-            net.module.load_state_dict(state)
-            tuned.append(run("bbox", own, usage="seg2d-ft", method=method, how=how))
-        print(f"a second method of fine-tuning, one epoch: {tuned[0]/tuned[1]:.0f} times faster than the first, training included (at least 20; {tuned[1]:.1f} s)", flush=True)
-    few, many = peak(100), peak(300)
-    print(f"peak memory at 300 images: {many/few:.3f} times that at 100 ({few:.0f} MB; at most 1.1)", flush=True)
+        if args.part in (None, "prompts"): prompts(folder, run, len(data))
+        if args.part in (None, "tuning"): tuning(folder, run, net)
+    if args.part in (None, "memory"):
+        few, many = peak(100), peak(300)
+        print(f"peak memory at 300 images: {many/few:.3f} times that at 100 ({few:.0f} MB; at most 1.1)", flush=True)
+
+def prompts(folder, run, n):
+    "Four prompt kinds against one; a second attribute and a second prompt kind against the first."
+    cache = SegCache(folder/"cache")
+    one, four = run("center", cache), run("center,rand,rands,bbox", SegCache(folder/"other"))
+    print(f"four prompt kinds: {four/one:.3f} times one (at most 1.15; one: {one/n:.2f} s per image)", flush=True)
+    again, other = run("center", cache, ("race",)), run("bbox", cache)
+    print(f"a second attribute: {one/again:.0f} times faster than the first (at least 20); another prompt kind: {one/other:.0f} times", flush=True)
+
+def tuning(folder, run, net):
+    "One epoch of fine-tuning with two methods; the second finds the embeddings."
+    how, own = Training(total_epochs=1, warmup_epochs=0, batch_size=2, select="last"), SegCache(folder/"own")
+    state, tuned = {k: v.clone() for k, v in net.module.state_dict().items()}, []
+    for method in ("erm", "febs"):
+        net.module.load_state_dict(state)
+        tuned.append(run("bbox", own, usage="seg2d-ft", method=method, how=how))
+    print(f"a second method of fine-tuning, one epoch: {tuned[0]/tuned[1]:.0f} times faster than the first, training included (at least 20; {tuned[1]:.1f} s)", flush=True)
 
 if __name__ == "__main__": main()

@@ -108,11 +108,11 @@ def test_the_real_sam2_is_recognised_by_its_file(name, sizes):
 
 # -- SAM itself ----------------------------------------------------------------------------------------------------------------------------
 
-def sam_file(folder, size=128, dim=32, name="sam_vit_b_01ec64.pth"):
+def sam_file(folder, size=128, dim=32, name="sam_vit_b_01ec64.pth", whole=(1,)):
     "A small SAM saved as the real one: the state of segment_anything's Sam."
     from segment_anything.modeling import ImageEncoderViT, MaskDecoder, PromptEncoder, Sam, TwoWayTransformer
     from functools import partial
-    sam = Sam(ImageEncoderViT(depth=2, embed_dim=dim, img_size=size, num_heads=2, qkv_bias=True, use_rel_pos=True, global_attn_indexes=[1], window_size=4, out_chans=256, norm_layer=partial(torch.nn.LayerNorm, eps=1e-6)),
+    sam = Sam(ImageEncoderViT(depth=2, embed_dim=dim, img_size=size, num_heads=2, qkv_bias=True, use_rel_pos=True, global_attn_indexes=list(whole), window_size=4, out_chans=256, norm_layer=partial(torch.nn.LayerNorm, eps=1e-6)),
               PromptEncoder(embed_dim=256, image_embedding_size=(size//16,)*2, input_image_size=(size, size), mask_in_chans=16),
               MaskDecoder(num_multimask_outputs=3, transformer=TwoWayTransformer(depth=2, embedding_dim=256, mlp_dim=64, num_heads=8), transformer_dim=256, iou_head_depth=3, iou_head_hidden_dim=64))
     sam.load_state_dict({k: oracles.numbers(k, tuple(v.shape)) for k, v in sam.state_dict().items()})

@@ -208,6 +208,13 @@ def test_the_detector_and_the_words_are_transformers_own(folder):
     assert model.module.tokenize(["lung"])["input_ids"].shape == (1, 32)
 
 
+def test_another_size_is_refused_aloud_and_the_own_one_kept(folder):
+    "The published line says --img_size 1024, and SAM 3 has one size."
+    with pytest.warns(UserWarning, match="SAM3 sees 112 pixels a side"): model = load_segmenter(small(SAM3), folder[0], size=224)
+    assert model.transform.size == 112 and model.predict(model.set_image(GREY), [5, 5]).mask.shape == (60, 90)
+    assert SAM3.fixed and MEDICAL.fixed and not ROWS["SAM"].fixed
+
+
 def test_the_word_that_stands_for_like_this_box():
     open_clip = pytest.importorskip("open_clip")
     assert VISUAL == (49406, *open_clip.tokenizer.SimpleTokenizer().encode("visual"), 49407)

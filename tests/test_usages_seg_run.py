@@ -17,6 +17,7 @@ for package in ("PIL", "nibabel", "SimpleITK", "pydicom", "h5py", "scipy", "safe
 from fixtures_raw import make_release  # noqa: E402
 from PIL import Image  # noqa: E402
 
+from fairmedfm.cli import main  # noqa: E402
 from fairmedfm.core import InputError  # noqa: E402
 from fairmedfm.data.catalog import DATASETS, audit_of, load_dataset, prepare_dataset  # noqa: E402
 from fairmedfm.data.core import Dataset, from_table  # noqa: E402
@@ -111,7 +112,7 @@ def test_lungs_with_a_network_and_grabcut(shared, net, tmp_path):
 def test_mini_release(name, tmp_path):
     "From the release's own layout through prepare and audit to scores by group; whatever has the structure has a score."
     make_release(name, tmp_path/"raw", 8)
-    data = prepare_dataset(name, tmp_path/"raw", tmp_path/"out", quiet=True)
+    data = prepare_dataset(name, tmp_path/"raw", tmp_path/"data"/name, quiet=True)
     assert "sex" in audit_of(data).to_markdown()
     three = data.spec.dims == "3D"
     for model in (BOXES, GROW) if not three else (BOXES,):
@@ -128,6 +129,10 @@ def test_mini_release(name, tmp_path):
         whole = segment(data, BOXES, seg_run(data, BOXES, "bbox", usage="seg3d"), [0]).table.iloc[0]
         assert np.isclose(whole.dice, overlap(box_of(truth), truth)[0]) and np.isclose(whole.volume, truth.sum()*np.prod(case.spacing))
     else: assert np.isclose(boxes.table.dice[0], overlap(box_of(truth), truth)[0])
+    line = f"run --task seg --usage seg2d-bbox --dataset {name} --model Box --sensitive_name Sex --data_root {tmp_path/'data'} --exp_path {tmp_path/'output'} --cache none --worst 0 --html False --quiet --metrics {' '.join(METRICS)}"
+    assert main(line.split()) == 0
+    typed = pd.read_csv(next((tmp_path/"output").rglob("predictions.csv")))
+    assert np.allclose(typed.dice, boxes.predictions().dice, equal_nan=True) and typed.id.tolist() == data.samples.id.tolist()
 
 
 @pytest.mark.parametrize("model,prompt", [("SAM", "center"), ("SAM3", "center"), ("SAM3", "text:lung"), ("MedicalSAM3", "bbox")])
@@ -163,6 +168,9 @@ def test_structures_of_a_scheme(tmp_path):
     assert set(result.table.structure) == {"kidney", "tumor", "mass"} and set(lost.structure) == {"tumor", "mass"} and lost.skipped.str.contains("absent").all()
     assert any("tumor: 1 case of" in n for n in result.notes) and list(result.predictions().filter(like="dice_")) == ["dice_kidney_bbox", "dice_tumor_bbox", "dice_mass_bbox"]
     assert result.report("sex").targets == ["kidney · bbox", "tumor · bbox", "mass · bbox"]
+    line = f"run --task seg --usage seg2d-bbox --dataset {tmp_path/'out'} --model Box --exp_path {tmp_path/'runs'} --cache none --worst 0 --html False --quiet --metrics dice --pos_class"
+    assert main([*line.split(), "all"]) == 0 and main([*line.split(), "spleen"]) == 2
+    assert {"dice_kidney_bbox", "dice_cyst_bbox", "dice_kidney-and-mass_bbox"} <= set(pd.read_csv(next((tmp_path/"runs").rglob("predictions.csv"))))
 
 
 # -- volumes in mm -----------------------------------------------------------------------------------------------------------------------
@@ -229,6 +237,9 @@ def test_a_model_of_volumes_in_mm(solid, tmp_path, name, key):
             answer = model.predict(e, **click, mask=answer.logits)
         assert np.allclose([line.dice, line.iou], overlap(answer.mask, truth))
         if answer.mask.any(): assert np.allclose([line.hd95, line.nsd], surface_scores(answer.mask, truth, case.spacing, 2))
+    one = segment(solid, model, seg_run(solid, model, "rand", usage="seg3d"), [5]).table.drop(columns=["split"])
+    turned = turned_round(solid, 5, tmp_path, (2, 0, 1), (1, 0, 1))
+    pd.testing.assert_frame_equal(segment(turned, model, seg_run(turned, model, "rand", usage="seg3d")).table.drop(columns=["split"]), one)      # stored otherwise: the same numbers
     with pytest.raises(InputError, match="is a model of volumes"): seg_run(solid, model, "rand")
     with pytest.raises(InputError, match="takes point prompts"): seg_run(solid, model, "bbox", usage="seg3d")
 
@@ -248,6 +259,9 @@ def test_segvol_is_asked_with_boxes_points_and_words(solid, tmp_path):
         assert np.allclose([line.dice, line.iou], overlap(answer, truth)) and np.isclose(line.predicted_volume, answer.sum()*np.prod(case.spacing))
         if answer.any(): assert np.allclose([line.hd95, line.nsd], surface_scores(answer, truth, case.spacing, 2))
     assert len(result.table) == 3
+    turned = turned_round(solid, 1, tmp_path, (1, 2, 0), (0, 1, 1))
+    other = segment(turned, model, seg_run(turned, model, [p.name for p in result.run.plans], usage="seg3d", tolerance=2)).table
+    pd.testing.assert_frame_equal(other.drop(columns="split"), result.table.drop(columns="split"))              # stored otherwise: the same numbers
 
 
 def stored_otherwise(path, out, order, flips):
@@ -260,6 +274,13 @@ def stored_otherwise(path, out, order, flips):
             affine[:3, 3] += affine[:3, axis]*(array.shape[axis] - 1)
             affine[:3, axis] *= -1
     nib.save(nib.Nifti1Image(np.ascontiguousarray(array.transpose(order)), affine[:, [*order, 3]]), out)
+
+
+def turned_round(data, row, folder, order, flips):
+    "The row of a dataset with its files stored in other axes."
+    cell = data.samples.iloc[[row]]
+    for column in ("image", "mask"): stored_otherwise(data.path(cell[column].iloc[0]), folder/f"{column}.nii.gz", order, flips)
+    return replace(data, samples=cell.assign(image="image.nii.gz", mask="mask.nii.gz").reset_index(drop=True), roots=(folder,))
 
 
 def test_storage_changes_nothing(solid, net, tmp_path):

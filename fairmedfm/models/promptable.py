@@ -218,6 +218,7 @@ class SegSpec(ModelSpec):
     blend: str = "logits"                       # what is interpolated to the pixels: logits or probabilities
     space: str = "2D"                           # 2D, 3D, 2D/3D
     layout: str = ""                            # the checkpoint's layout, in words
+    fixed: bool = False                         # its input cannot have another size
     @property
     def dims(self) -> str: return self.space
 
@@ -372,8 +373,8 @@ def load_segmenter(spec:SegSpec,              # the row
     "The promptable model of a row, with its weights, or an `InputError` that says what is missing and how to get it."
     for p in spec.packages: require(p, spec.extra, why=spec.name)
     device = choose_device(device)
-    path = locate(spec, checkpoint, pretrained_root)
-    if size and size != spec.preprocess.size:
+    path, kept = locate(spec, checkpoint, pretrained_root), spec.fixed and size not in (None, spec.preprocess.size)
+    if size and size != spec.preprocess.size and not kept:
         if not isinstance(spec.preprocess, Picture) or size % 32 or size < 64:
             raise InputError(f"{spec.name} cannot be built for an input of {size} pixels; leave the size away (its own is "
                              f"{spec.preprocess.size})")
@@ -383,7 +384,9 @@ def load_segmenter(spec:SegSpec,              # the row
             raise InputError(f"{spec.name} has no configuration to choose; leave {config} (--sam2_model_cfg) away")
         spec = replace(spec, kwargs={**spec.kwargs, "config": config})
     with torch.random.fork_rng(devices=[]): module = spec.loader(spec, path)
-    return module.model_class(module, device, precision, protocol)
+    model = module.model_class(module, device, precision, protocol)
+    if kept: model.notes.add(f"{spec.name} sees {spec.preprocess.size} pixels a side, its only size, and not {size}")
+    return model
 
 PromptNet.model_class = SegModel
 

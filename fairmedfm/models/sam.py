@@ -535,7 +535,7 @@ _SAM2 = dict(checked=CHECKED, kind="promptable", loader=load_sam2, dim=None, pac
              lora=(r"model\.vision_encoder\.backbone\..*\.qkv",),
              layout="model → image_encoder.trunk.* … (471 tensors, tiny), or transformers' spelling")
 _SAM3 = dict(checked=CHECKED, kind="promptable", loader=load_sam3, dim=None, packages=("transformers",), keys=_VIDEO,
-             preprocess=Picture(1008, "squash", HALF, direct=True), lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
+             preprocess=Picture(1008, "squash", HALF, direct=True), fixed=True, lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
 
 SAM23_ROWS = (
     SegSpec("SAM2", aliases=("SAM-2",), domain="general", params=73.3, licence="Apache-2.0", hub="facebook/sam2.1-hiera-base-plus",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import textwrap
 import time
 import zlib
 from collections import deque
@@ -46,7 +47,7 @@ __all__ = ['READ', 'SEG_USAGES', 'METRICS', 'wanted', 'Case', 'read_options', 'r
 # %% ../../nbs/46_usages.segment.ipynb #c009
 def wanted(spec, pos_class=None) -> dict:
     "Name → what `structure_mask` takes, for one `pos_class` or several; `all` is every structure in the dataset's row, `None` its default."
-    if pos_class == "all":
+    if as_list(pos_class) == ["all"]:
         if not spec or not spec.structures: raise InputError("pos_class='all' needs a dataset with a label scheme; list the label numbers of your masks instead")
         return {name: name for name in spec.structures}
     given = [p.strip() if isinstance(p, str) else p for text in as_list(pos_class) or [None] for p in (text.split(",") if isinstance(text, str) else [text])]
@@ -588,7 +589,9 @@ def segment(
         if len(later) == len(todo): time.sleep(.2)                      # others are at it
         todo = later
     if unread and bad != "drop": raise InputError(f"{plural(len(unread), 'case')} cannot be read: {'; '.join(list(unread.values())[:3])}" + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
-    return _collect(data, run, [r for r in rows if r not in unread], keys, book, unread, facts, columns)
+    result = _collect(data, run, [r for r in rows if r not in unread], keys, book, unread, facts, columns)
+    for n in (*model.notes, *(f"{model.spec.name} was not trained with {k} prompts; the published protocol gives them all the same" for p in run.plans for k in p.kinds if k not in model.spec.prompts)): result.notes.add(n)
+    return result
 
 # %% ../../nbs/46_usages.segment.ipynb #c096
 def _target_name(structure, prompt) -> str: return f"{structure}_{prompt}".replace(" ", "-").replace(",", "-")
@@ -708,7 +711,7 @@ def contact_sheet(views:dict[str, list[View]], title:str=""):
         for ax in line[len(some_views):]: ax.axis("off")
         for ax, v in zip(line, some_views): draw(ax, v); ax.set_title(f"{v.id} {v.note}\nDice {v.dice:.2f}", fontsize=6)
         line[0].set_ylabel(group, fontsize=9)
-    if title: fig.suptitle(title, fontsize=9)
+    if title: fig.suptitle(textwrap.fill(title, 24*wide), fontsize=9)
     return fig
 
 # %% ../../nbs/46_usages.segment.ipynb #c121
