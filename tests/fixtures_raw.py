@@ -22,6 +22,11 @@ def people(n:int):
     return [(i, "FM"[i % 2], i // 2 % 2, (45 if i // 4 % 2 == 0 else 66) + i % 5) for i in range(1, n + 1)]
 
 
+def official(i:int, n:int, words=("train", "train", "valid", "test")) -> str:
+    "The release's own split of person `i` of `n`: one after the other when they are few, else in blocks of four, so that a split holds all kinds."
+    return words[(i if n < 16 else i // 4) % 4]
+
+
 def pixels(i:int, bright:int=0, shape=(24, 32)) -> np.ndarray:
     "Noise with a bright square when `bright`; another for each `i`."
     image = np.random.default_rng(i).integers(40, 120, shape).astype(np.uint8)
@@ -115,7 +120,7 @@ def mimic_cxr(root, n:int=8, version:int=2):
     meta = ["dicom_id", "subject_id", "study_id", "PerformedProcedureStepDescription", "ViewPosition", "Rows", "Columns", "StudyDate", "StudyTime", "ProcedureCodeSequence_CodeMeaning", "ViewCodeSequence_CodeMeaning", "PatientOrientationCodeSequence_CodeMeaning"]
     table(jpg / "mimic-cxr-2.0.0-metadata.csv.gz", [(d, p, s, "CHEST (PA AND LAT)", v, 24, 32, date, 213014.5, "CHEST", "", "Erect") for d, p, s, v, date in images], meta)
     table(jpg / "mimic-cxr-2.0.0-chexpert.csv.gz", [(p, s, *[label if f == "No Finding" else None for f in MIMIC_FINDINGS]) for p, s, label in labels], ["subject_id", "study_id", *MIMIC_FINDINGS])
-    table(jpg / "mimic-cxr-2.0.0-split.csv", [(d, s, p, ("train", "train", "validate", "test")[p % 4]) for d, p, s, *_ in images], ["dicom_id", "study_id", "subject_id", "split"])
+    table(jpg / "mimic-cxr-2.0.0-split.csv", [(d, s, p, official(p - 10000000, n, ("train", "train", "validate", "test"))) for d, p, s, *_ in images], ["dicom_id", "study_id", "subject_id", "split"])
     table(iv / ("patients.csv.gz" if version == 2 else "patients.csv"), [(*r, "2017 - 2019", None) for r in patients], ["subject_id", "gender", "anchor_age", "anchor_year", "anchor_year_group", "dod"])
     table(iv / "admissions.csv.gz", [(p, 2e7 + k, "Medicare", "ENGLISH", "SINGLE", r) for k, (p, r) in enumerate(stays)], ["subject_id", "hadm_id", "insurance", "language", "marital_status", "race" if version == 2 else "ethnicity"])
     return dict(rows=len(images) - 1, patients=n + 4, positives=sum(s in healthy for _, _, s, *_ in images))
@@ -140,7 +145,7 @@ def ham10000(root, n:int=8, ending:str=""):
 
 def _harvard_rows(n):
     words = {"race": ("asian", "black", "white"), "language": ("english", "english", "spanish"), "maritalstatus": ("marriage or partnered", "single", "legally separated")}
-    rows = [(i, age + 0.5, {"F": "female", "M": "male"}[sex], words["race"][i % 3], "non-hispanic", words["language"][i % 3], words["maritalstatus"][i % 3], "yes" if label else "no", ("training", "training", "validation", "test")[i % 4]) for i, sex, label, age in people(n)]
+    rows = [(i, age + 0.5, {"F": "female", "M": "male"}[sex], words["race"][i % 3], "non-hispanic", words["language"][i % 3], words["maritalstatus"][i % 3], "yes" if label else "no", official(i, n, ("training", "training", "validation", "test"))) for i, sex, label, age in people(n)]
     return rows + [(9001, 61.0, "female", "white", "unknown", "unknown", "unknown", "yes", "training"), (9002, 59.99, "male", "white", "hispanic", "{other}", "single", "no", "test")]
 
 
@@ -234,8 +239,8 @@ def covid_ct_md(root, n:int=8):
     marked = [(kind, i) for kind, i, *_ in rows if kind != "Normal"]
     numbers = [k if k < 1 else k + 1 for k in range(len(marked))]  # the label index leaves out 1
     table(Path(root) / "Index.csv", [(m, kind, f"{kinds[kind][0]}/{name(kind, i)}", name(kind, i)) for m, (kind, i) in zip(numbers, marked)], ["Label Index", "Diagnosis", "Relative Path", "Folder/ID"])
-    np.save(Path(root) / "Slice-level-labels-updated-1.npy", np.array([[1] * (k + 1) + [0] * (19 - k) for k in range(len(marked))]))
-    np.save(Path(root) / "Slice-level-labels.npy", np.zeros((len(marked), 20)))
+    np.save(Path(root) / "Slice-level-labels-updated-1.npy", np.array([[1] * (k + 1) + [0] * (199 - k) for k in range(len(marked))]))
+    np.save(Path(root) / "Slice-level-labels.npy", np.zeros((len(marked), 200)))
     return dict(rows=n + 3, patients=n + 3, positives=sum(kind != "Normal" for kind, *_ in rows), marked=[name(*m) for m in marked])
 
 
@@ -255,7 +260,7 @@ def adni(root, n:int=8):
 def ol3i(root, n:int=8):
     "OL3I: slices by anon_id in HDF5, a split column, a lower-bound age, a blank sex, an unknown age, a patient without follow-up, a slice that is not there."
     import h5py
-    rows = [(f"A{i:04d}", {"F": "female", "M": "male"}[sex], str(age), label, label, ("train", "train", "val", "test")[i % 4]) for i, sex, label, age in people(n)]
+    rows = [(f"A{i:04d}", {"F": "female", "M": "male"}[sex], str(age), label, label, official(i, n, ("train", "train", "val", "test"))) for i, sex, label, age in people(n)]
     rows += [("A9001", "female", "90+", 1, 1, "train"), ("A9002", "", "50", 0, "", "test"), ("A9003", "male", "unknown", 0, 1, "val"), ("A9004", "male", "61", "", "", "train"), ("A9005", "male", "61", 0, 0, "train")]
     table(Path(root) / "ol3i_metadata.csv", rows, ["anon_id", "sex", "age", "label_1y", "label_5y", "set"])
     with h5py.File(Path(root) / "l3_slices.h5", "w") as f:

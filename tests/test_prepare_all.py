@@ -106,6 +106,32 @@ def test_no_patient_crosses_a_split(name, prepared):
     assert split.dropna(subset=["split"]).groupby("patient").split.nunique().max() == 1 and {"train", "test"} <= set(split.split.dropna())
 
 
+@pytest.mark.parametrize("name", [n for n in RELEASES if SPECS[n].task == "cls"])
+def test_from_a_release_to_a_report(name, tmp_path):
+    "prepare, audit and a linear probe on a descriptor without weights, as the command line does it; the test patients are nobody else's."
+    pytest.importorskip("torch"); pytest.importorskip("timm")
+    import json
+
+    import pandas as pd
+
+    from fairmedfm.bench.config import make_config
+    from fairmedfm.bench.run import run_one
+    from fairmedfm.data.catalog import prepare_dataset
+    expected = make_release(name, tmp_path / "raw", 24 if SPECS[name].dims == "3D" else 48)
+    data = prepare_dataset(name, tmp_path / "raw", tmp_path / "data" / name, quiet=True)
+    page = (tmp_path / "data" / name / "audit.md").read_text(encoding="utf-8")
+    assert len(data) == expected["rows"] and name in page and "patients in" not in page
+    attribute = "age" if name == "OCT" else "sex"
+    done = run_one(make_config(usage="lp", dataset=name, model="Radiomics", sensitive_name=attribute, data_root=str(tmp_path / "data"), exp_path=str(tmp_path / "o"), cache="none", total_epochs=8, blr=.02, batch_size=16, ci=0, html=False, quiet=True, device="cpu"))
+    kept = json.loads((done.folder / "config.json").read_text())["facts"]
+    assert sum(kept["rows"].values()) == expected["rows"] and kept["attribute"] == ("age_group" if name == "OCT" else "sex")
+    test, valid = (pd.read_csv(done.folder / f"predictions{part}.csv", dtype={"patient": str}) for part in ("", "_valid"))
+    seen = data.samples[~data.samples.id.isin([*test.id.astype(str), *valid.id.astype(str)])]
+    assert len(seen) == kept["rows"]["train"] and not set(test.patient) & set(valid.patient) and not (set(test.patient) | set(valid.patient)) & set(seen.patient)
+    found = done.summary[kept["attribute"]]
+    assert found["n"] + test[kept["attribute"]].isna().sum() == len(test) == kept["rows"]["test"] and found["n_groups"] == 2 and found["overall-auc"] > .8  # the fixture's positives are brighter
+
+
 WRONG = [  # dataset, file, text in it, another text, what the error has to name
     ("CXP", "train.csv", ",Male,", ",divers,", "divers"), ("CXP", "train.csv", ",Lateral,", ",Oblique,", "Oblique"),
     ("MIMIC_CXR", "admissions.csv.gz", "WHITE", "MARTIAN", "MARTIAN"), ("MIMIC_CXR", "patients.csv.gz", ",F,", ",X,", "X"),
