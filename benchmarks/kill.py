@@ -34,9 +34,10 @@ def start(options, root:Path, name:str):
 
 
 def first_line(root:Path, name:str) -> float:
-    "Seconds until the run's log begins: Python and the libraries are loaded."
-    began = time.perf_counter()
-    while not list((root/name).rglob("log.txt")) and time.perf_counter() - began < 120: time.sleep(.02)
+    "Seconds until the run writes to its log: Python and the libraries are loaded."
+    size = lambda: sum(p.stat().st_size for p in (root/name).rglob("log.txt"))
+    began, before = time.perf_counter(), size()
+    while size() == before and time.perf_counter() - began < 120: time.sleep(.02)
     return time.perf_counter() - began
 
 
@@ -99,7 +100,10 @@ def main() -> int:
             again = finish(start(options, root, name))
             wrong = differ(root, "whole", name); bad += bool(wrong)
             print(f"killed after {after:5.1f} s ({left}); restarted {again:4.1f} s: {'DIFFERENT: ' + ', '.join(wrong) if wrong else 'the same bytes'}", flush=True)
-        hits = sum(kill(start(options, root, "often"), lead + chance.uniform(0, 1.4)*(whole - lead)/given.kills) for _ in range(given.kills))
+        hits, part = 0, .5*whole/given.kills
+        for _ in range(given.kills):
+            p = start(options, root, "often"); first_line(root, "often")
+            hits += kill(p, chance.uniform(0, 1.4*part))
         finish(start(options, root, "often"))
         wrong = differ(root, "whole", "often"); bad += bool(wrong)
         print(f"one run killed {hits} times in a row: {'DIFFERENT: ' + ', '.join(wrong) if wrong else 'the same bytes'}")

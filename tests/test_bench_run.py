@@ -411,6 +411,33 @@ def test_the_page(data, tmp_path):
     assert (folder/"curve.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_the_command_sweep(data, tmp_path, capsys):
+    "Every combination, the table in --out, a run that cannot be made named while the others are made, exit 2; what is finished is found."
+    from fairmedfm.cli import main
+    line = f"sweep --backend sequential --usage lp clip-zs --dataset {data}/Flat --model Radiomics --method erm group-calibration --random_seed 0 1 --total_epochs 3 --exp_path {tmp_path}/o --cache {data}/cache --html False --ci 0 --quiet"
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len([w for w in said if w.startswith("error: clip-zs")]) == 4 and not any("Traceback" in w for w in said)
+    table = pd.read_csv(tmp_path/"o"/"sweep.csv")
+    assert len(table) == 8 and table.error.isna().sum() == 4 and table.made.sum() == 4 and table["overall-auc"].notna().sum() == 4
+    assert main(f"{line.replace('lp clip-zs', 'lp')} --out {tmp_path}/again.csv".split()) == 0 and not pd.read_csv(tmp_path/"again.csv").made.any()
+
+
+@pytest.mark.parametrize("line", ["run --usage lp --out x", "run --lora_dropout 1.5 --usage lora", "run --usage clip-adapter --adapter_ratio 2", "run --blr nan", "run --usage lp --model", "run --usage lp lp", "run --method_options eta --usage lp", "run --config nowhere",
+                                  "run --usage lp --dataset Nowhere --model HOG", "run --usage lp --dataset Phantom2 --model HOGG", "run --trackers tensorbord --usage lp --model HOG", "sweep --backend slurm", "sweep --n_jobs 0 --usage lp", "sweep --n_jobs -1 --usage lp", "sweep --backend",
+                                  "sweep --usage lp --out FILE/x.csv", "run --usage lp --model hf:", "run --usage lp --model timm:nothing_like_it", "run --usage lp --model open_clip:ViT-B-32", "run --task seg --usage lp", "run --no_cuda --device cuda"])
+def test_a_mistake_is_one_line_and_exit_2(data, tmp_path, capsys, line):
+    from fairmedfm.cli import main
+    (tmp_path/"file").write_text("")
+    words = line.replace("FILE", str(tmp_path/"file")).split()
+    given = " ".join(words)
+    more = [w for k, v in {"--dataset": f"{data}/Flat", "--exp_path": f"{tmp_path}/o", "--cache": f"{data}/cache"}.items() if k not in given for w in (k, v)]
+    assert main([words[0], *more, *words[1:]]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[-1].startswith("fairmedfm: error: ") and len([w for w in said if "error" in w]) == 1 and not any("Traceback" in w for w in said)
+    assert not (tmp_path/"o").exists() or not list((tmp_path/"o").rglob("done.json"))
+
+
 @pytest.mark.parametrize("backend", [b for b in ENGINES if b not in ("loky", "sequential", "multiprocessing")])
 def test_backends_give_the_same_bytes(data, tmp_path, backend):
     "`loky` against one process stands in the chapter; here threads, and Dask and Ray where they are installed."

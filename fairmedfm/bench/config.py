@@ -54,6 +54,7 @@ class Opt(NamedTuple):
     only: str = ""                   # trains, text, images, volumes, adapter, cls, seg: what has to be there
     numbers: bool = True             # can it change a number?
     low: float|None = None           # the smallest value allowed
+    high: float|None = None          # the largest
 
 def read_bool(text) -> bool:
     "True or False from what people type; the published command line took every word for True."
@@ -105,11 +106,11 @@ MODEL = (
     Opt("context_length", int, None, "tokens of a prompt; it has to be the model's own", only="text", low=1),
     Opt("prompts", str, (), "prompt templates with {} where the class goes", many=True, only="text"),
     Opt("class_names", str, (), "a word for each class, synonyms parted by |", many=True, only="text"),
-    Opt("adapter_ratio", float, .2, "share of the adapted vector in clip-adapter", only="adapter", low=0),
+    Opt("adapter_ratio", float, .2, "share of the adapted vector in clip-adapter", only="adapter", low=0, high=1),
     Opt("adapter_reduction", int, 4, "how many times narrower the bottleneck of clip-adapter is", only="adapter", low=1),
     Opt("lora_rank", int, 8, "rank of the LoRA layers", only="images", low=1),
     Opt("lora_alpha", float, 8.0, "scale of the LoRA layers (alpha/rank)", only="images", low=0),
-    Opt("lora_dropout", float, 0.0, "dropout before the LoRA layers", only="pictures", low=0))
+    Opt("lora_dropout", float, 0.0, "dropout before the LoRA layers", only="pictures", low=0, high=1))
 
 # %% ../../nbs/50_bench.config.ipynb #c021
 TRAINING = (
@@ -177,6 +178,7 @@ def _one(o:Opt, value):
     except (TypeError, ValueError): raise InputError(f"--{o.name} {value!r} is not {WORDS[o.kind]}") from None
     if o.choices and v not in o.choices: raise InputError(f"--{o.name} {v!r}: choose {', '.join(map(str, o.choices))}")
     if o.low is not None and not v >= o.low: raise InputError(f"--{o.name} {v:g} is below {o.low:g}")
+    if o.high is not None and not v <= o.high: raise InputError(f"--{o.name} {v:g} is above {o.high:g}")
     return v
 
 def typed(o:Opt, value):
@@ -209,7 +211,7 @@ def add_run_arguments(parser) -> None:
             part.add_argument(f"--{o.name}", dest=o.name, default=argparse.SUPPRESS, metavar=o.kind.__name__.upper() if o.kind is not bool else "BOOL", help=says.replace("%", "%%"), **more)
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message): raise InputError(f"{message} (fairmedfm run --help explains)")
+    def error(self, message): raise InputError(f"{message} ({self.prog} --help explains)")
 
 def parse_run(argv) -> dict:
     "`{option: text or list}` from a command line; an unknown flag gets the closest one."

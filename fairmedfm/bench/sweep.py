@@ -126,7 +126,9 @@ def sweep_from_args(argv) -> int:
     configs = expand(with_config(parse_run(rest)))
     if own.n_jobs is not None and not own.n_jobs.isdigit(): raise InputError(f"--n_jobs {own.n_jobs!r} is not a whole number")
     quiet = configs[0].quiet
-    out = own.out or Path(configs[0].exp_path)/"sweep.csv"
+    out = Path(own.out or Path(configs[0].exp_path)/"sweep.csv")
+    try: out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e: raise InputError(f"cannot make the folder of {out} ({e.strerror or e}); choose another {'--out' if own.out else '--exp_path'}") from None
     table = sweep(configs, own.backend, own.n_jobs and int(own.n_jobs), own.address, out, None if quiet else lambda text: print(text, file=sys.stderr))
     if not quiet: print(show_table(table)); print(out)
     failed = table[table["error"].notna()]

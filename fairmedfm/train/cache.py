@@ -285,13 +285,16 @@ def _features(
     _refuse(unread, bad)
     pieces = _pieces(keys, rows, self.chunk if reader.kind == "picture" else max(1, self.chunk//16))
     shelf.refresh()
-    pace = None
+    pace, waited = None, False
     while todo := [p for p in pieces if any(k not in shelf.known and r not in unread for k, r in p)]:
         pace = pace or Pace(sum(map(len, todo)), f"encoding with {encoder.spec.name}", self.say)
         before = len(shelf.known)
-        unread |= _encode(shelf, todo, data, encoder, reader, WHAT[what](encoder), batch_size, workers, pace)
+        broken = _encode(shelf, todo, data, encoder, reader, WHAT[what](encoder), batch_size, workers, pace)
+        unread |= broken
         shelf.refresh()
-        if len(shelf.known) == before: time.sleep(self.hurry)                       # others are at it
+        if broken or len(shelf.known) > before: continue
+        if not waited: waited = True; self.say("waiting for features that another process is encoding")
+        time.sleep(self.hurry)
     for name in shelf.refused: self.say(f"{shelf.folder.name}/{name} is damaged or belongs to other features; it is not used")
     _refuse(unread, bad)
     if unread: self.say(f"{plural(len(unread), 'image')} left out, cannot be read: {some(list(unread.values()), 3)}")
