@@ -1,6 +1,6 @@
 """Do the intervals cover, do the tests hold, is the gap de-biased? Simulations with known truth.
 
-    python benchmarks/coverage.py [intervals calibration tests gaps paired] [--reps 1000] [--seed 0]
+    python benchmarks/coverage.py [intervals calibration tests gaps paired] [--reps 1000] [--seed 0] [--save benchmarks/coverage.csv]
 
 intervals    95 % intervals of differences between groups: AUC, TPR, accuracy, F1, Brier score, cross-entropy, Dice   (93-97 %)
 calibration  the same for calibration errors, slope, intercept and average precision                                  (conservative near zero)
@@ -11,18 +11,20 @@ paired       two models on the same cases: coverage of the change in every group
 Groups of 50 to 2,000, two to five of them, prevalence 0.05 to 0.5, with and without several images per patient.
 """
 import argparse
+import csv
 import time
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy.special import expit, ndtr, ndtri
 
-from fairmedfm.core import FairnessWarning
+from fairmedfm.core import FairnessWarning, Notes
 from fairmedfm.inputs import Grouping, Question
 from fairmedfm.metrics import Comparison
 from fairmedfm.paired import ScoredTask, gap_measure, measure_change
-from fairmedfm.uncertainty import BIN_EDGES, Columns, Scored, critical, debiased_gap, estimate, gap_interval, mean, part_in, permutation_p, shuffle_of
+from fairmedfm.uncertainty import BIN_EDGES, Columns, Scored, critical, debiased_gap, estimate, gap_interval, mean, part_in, permutation_p, shuffle_of, uncertainty
 
 T = 0.3                                              # the decision threshold
 GRID = ndtri((np.arange(4001) + .5) / 4001)          # a standard normal, for the truth
@@ -83,9 +85,13 @@ SCENARIOS = {        # name -> groups, images per patient
     "K=2 n=2000 p=.2/.1": ([Group(2000, .2, .8, 0., .8), Group(2000, .1, .85)], 1),
     "K=3 n=200 p=.05/.2/.5": ([Group(200, .05), Group(200, .2, .8, 0., .7), Group(200, .5)], 1),
     "K=4 n=100-1000, equal": ([Group(n, .2) for n in (100, 200, 500, 1000)], 1),
+    "K=4 n=50-2000 p=.05-.5": ([Group(50, .5, .8), Group(200, .2, .85, .4), Group(500, .1, .75), Group(2000, .05, .8)], 1),
+    "K=5 n=100-2000, equal": ([Group(n, .3) for n in (100, 200, 500, 1000, 2000)], 1),
     "K=5 n=500 p=.05-.5": ([Group(500, p, a) for p, a in ((.05, .8), (.1, .8), (.2, .75), (.3, .85), (.5, .8))], 1),
     "K=2 n=150/300, 3 images": ([Group(150, .2), Group(300, .4, .85, .3)], 3),
     "K=2 n=600/1200, 4 images": ([Group(600, .1), Group(1200, .3, .85, 0., .7)], 4),
+    "K=2 n=100/100 p=.5, 2 images": ([Group(100, .5), Group(100, .5)], 2),
+    "K=5 n=400-2000, 4 images": ([Group(n, p) for n, p in ((400, .3), (800, .1), (1200, .2), (1600, .5), (2000, .05))], 4),
     "K=3 n=90-600, 3 images": ([Group(300, .2), Group(600, .4, .85, .3), Group(90, .3)], 3),
 }
 
@@ -236,6 +242,33 @@ PAIRED = {       # groups of model A, of model B, images per patient; none of it
 }
 
 
+def is_said(groups, images, metric, audits=12, seed=1):
+    "In how many of a few audits of a scenario the notes of a report name the metric or the small group."
+    rng, heard = np.random.default_rng(seed), 0
+    for _ in range(audits):
+        (c, patients), notes = compared(groups, rng, images), Notes()
+        uncertainty(c, metric, n_resamples=0, clusters=patients, notes=notes)
+        heard += any(metric in n and ("small groups" in n or "fewer than" in n or "no larger than noise" in n) for n in notes)
+    return heard / audits
+
+
+def rows_of(part, found, whats, said=None):
+    "Long rows: part, scenario, metric, what, percent, and (where an interval misses 93-97 %) in how many of a few reports a note says why."
+    for name, r in found:
+        for m, values in r.items():
+            for what, v in zip(whats, np.ravel(values)):
+                out = not 92.5 <= 100 * v <= 97.5
+                yield part, name, m, what, round(100 * float(v), 1), said(name, m) if said and what == "differences" and out and np.isfinite(v) else ""
+
+
+def save(path, rows, reps):
+    "Put the rows into a CSV, in place of those of the same parts."
+    rows = [(*r, reps) for r in rows]
+    old = [tuple(r) for r in csv.reader(open(path))][1:] if Path(path).exists() else []
+    parts = {r[0] for r in rows}
+    with open(path, "w", newline="") as f: csv.writer(f, lineterminator="\n").writerows([("part", "scenario", "metric", "what", "percent", "said", "audits"), *(r for r in old if r[0] not in parts), *rows])
+
+
 def table(name, columns, rows):
     print(f"\n{name}\n" + " " * 30 + "".join(f"{c:>19}" for c in columns), flush=True)
     for label, values in rows: print(f"{label:30}" + "".join(f"{v:>19}" for v in values), flush=True)
@@ -246,23 +279,35 @@ def main():
     cli.add_argument("parts", nargs="*", default=["intervals", "tests", "gaps"])
     cli.add_argument("--reps", type=int, default=1000)
     cli.add_argument("--seed", type=int, default=0)
+    cli.add_argument("--save", metavar="CSV", help="also write the results there, such as benchmarks/coverage.csv, from which the uncertainty chapter takes its table")
     args = cli.parse_args()
     warnings.simplefilter("ignore", FairnessWarning)
     start, two = time.time(), lambda pair: f"{100 * pair[0]:.1f} / {100 * pair[1]:.1f}"
+    keep = lambda part, found, whats, said=None: save(args.save, [*rows_of(part, found, whats, said)], args.reps) if args.save else None
+    said = lambda name, m: round(is_said(*SCENARIOS[name], m), 2)
     for part, metrics in (("intervals", ["auc", "tpr", "acc", "f1", "brier", "bce"]), ("calibration", ["ece", "ece01", "ce_debiased", "cal_slope", "cal_intercept", "ap"])):
         if part in args.parts:
-            found = ((name, coverage(*s, metrics, args.reps, args.seed)) for name, s in SCENARIOS.items())
+            found = [(name, coverage(*s, metrics, args.reps, args.seed)) for name, s in SCENARIOS.items()]
             table(f"{part}: % of 95 % intervals that cover, of groups / of differences", metrics, ((name, [two(r[m]) for m in metrics]) for name, r in found))
-    if "intervals" in args.parts: table("Dice: % of 95 % intervals of differences that cover", ["dice"], ((name, [f"{100 * dice_coverage(*s, args.reps, args.seed):.1f}"]) for name, s in DICE.items()))
+            keep(part, found, ("groups", "differences"), said)
+    if "intervals" in args.parts:
+        found = [(name, {"dice": [dice_coverage(*s, args.reps, args.seed)]}) for name, s in DICE.items()]
+        table("Dice: % of 95 % intervals of differences that cover", ["dice"], ((name, [f"{100 * r['dice'][0]:.1f}"]) for name, r in found))
+        keep("dice", found, ("differences",))
     if "tests" in args.parts:
         metrics = ["auc", "tpr", "tnr", "acc"]
-        table("tests: % of true nulls rejected at 5 %, of pairs / of 'all equal'", metrics, ((name, [two(r[m]) for m in metrics]) for name, s in NULL.items() for r in [rejections(*s, metrics, args.reps, seed=args.seed)]))
+        found = [(name, rejections(*s, metrics, args.reps, seed=args.seed)) for name, s in NULL.items()]
+        table("tests: % of true nulls rejected at 5 %, of pairs / of 'all equal'", metrics, ((name, [two(r[m]) for m in metrics]) for name, r in found))
+        keep("tests", found, ("pairs", "all equal"))
     if "gaps" in args.parts:
-        table("gaps: bias of the AUC gap, coverage of its interval (%)", ["raw", "de-biased", "covers"], ((name, [f"{a:+.4f}", f"{b:+.4f}", f"{100 * h:.1f}"]) for name, g in GAPS.items() for a, b, h in [gaps(g, args.reps, seed=args.seed)]))
+        found = [(name, {"auc": gaps(g, args.reps, seed=args.seed)}) for name, g in GAPS.items()]
+        table("gaps: bias of the AUC gap, coverage of its interval (%)", ["raw", "de-biased", "covers"], ((name, [f"{a:+.4f}", f"{b:+.4f}", f"{100 * h:.1f}"]) for name, r in found for a, b, h in [r["auc"]]))
+        keep("gaps", found, ("bias of the raw gap", "bias of the de-biased gap", "interval of the gap"))
     if "paired" in args.parts:
         metrics = ["auc", "tpr", "acc", "brier", "eod"]
-        found = ((name, paired(a, b, args.reps, metrics, images, seed=args.seed)) for name, (a, b, images) in PAIRED.items())
+        found = [(name, paired(a, b, args.reps, metrics, images, seed=args.seed)) for name, (a, b, images) in PAIRED.items()]
         table("paired: % of 95 % intervals of B - A that cover, of groups / of the gap (its interval leaves out zero)", metrics, ((name, [f"{100 * r[m][0]:.1f} / {100 * r[m][1]:.1f} ({100 * r[m][2]:.0f})" for m in metrics]) for name, r in found))
+        keep("paired", found, ("groups", "gap", "leaves out zero"))
     print(f"\n{time.time() - start:.0f} s")
 
 if __name__ == "__main__": main()

@@ -89,7 +89,7 @@ class Ranking:
         with np.errstate(over="ignore"): self.keymap, self.first, self.base = order_keys(q.rank, self.bits, 1e-12 if q.kind == "logit" else np.inf)
         self.base <<= np.uint64(1)
         self.base |= q.y
-        self.link = sigmoid if q.kind == "logit" else lambda x: x
+        self.link = sigmoid if q.kind == "logit" else np.asarray                # no lambda: processes must be able to send it
         self.decisions = self.link(self.keymap.values)                  # rises with the distinct scores
     @functools.cached_property
     def overall(self): return Groups(self)

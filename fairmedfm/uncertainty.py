@@ -7,6 +7,7 @@ Docs: https://fairmedfm.github.io/fairmedfm/uncertainty.html.md"""
 # %% ../nbs/04_uncertainty.ipynb #c003
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import zlib
@@ -23,10 +24,10 @@ from .metrics import PUBLISHED, Comparison, Groups, Ranking, compare_groups, met
 # %% auto #0
 __all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'FINE', 'MIN_LABELS', 'BIN_EDGES', 'BLOCK', 'METHODS',
            'INFLUENCES', 'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'KEYS', 'FAMILIES', 'SAID', 'SMALL',
-           'BOUNDS', 'critical', 'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale',
-           'area_limits', 'mean_limits', 'Columns', 'Linear', 'linear', 'touching', 'Estimate', 'estimated', 'Scored',
-           'kish', 'rate_sums', 'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean', 'mean_influence',
-           'delong_of_counts', 'level_counts', 'area', 'area_variance', 'order_of', 'area_influence',
+           'SHORT', 'BOUNDS', 'critical', 'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil',
+           'area_scale', 'area_limits', 'mean_limits', 'Columns', 'Linear', 'linear', 'touching', 'Estimate',
+           'estimated', 'Scored', 'kish', 'rate_sums', 'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean',
+           'mean_influence', 'delong_of_counts', 'level_counts', 'area', 'area_variance', 'order_of', 'area_influence',
            'precision_influence', 'precision', 'slope_influence', 'slope', 'error_curve', 'calibration', 'reweigh',
            'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest', 'split', 'RateShuffle',
            'AreaShuffle', 'area_of_counts', 'MeanShuffle', 'UnitShuffle', 'mean_shuffle', 'area_shuffle',
@@ -620,7 +621,7 @@ def _draw(rng, start, size, order, unit, n):
 
 def resample_block(parts, orders, metric, ts, base, strata, unit, draws, seed):
     "`(sum, sum of outer products, number)` of the metric over a block of draws, less the observed values; `ts` holds the threshold of each part."
-    rng, m = np.random.default_rng(seed), metric_parts(metric)
+    rng, m, parts = np.random.default_rng(seed), metric_parts(metric), [_own(g) for g in parts]
     values = lambda: np.concatenate([np.asarray(m.compute(g, t), float) for g, t in zip(parts, ts)])
     seen = values()
     order = np.argsort(strata, kind="stable")
@@ -633,8 +634,12 @@ def resample_block(parts, orders, metric, ts, base, strata, unit, draws, seed):
         v = values() - seen
         ok = np.isfinite(v); v = np.where(ok, v, 0)
         total += v; outer += np.outer(v, v); number += np.outer(ok, ok)
-    for g, o in zip(parts, orders): g.r.w = base; reweigh(g, o, base)
     return total, outer, number
+
+def _own(g):
+    "A copy whose weights can be changed: threads share what they are given."
+    g = copy.copy(g); g.r = copy.copy(g.r)
+    return g
 
 # %% ../nbs/04_uncertainty.ipynb #c087
 BLOCK = 100      # draws per task
@@ -1123,6 +1128,8 @@ def _sibling(jobs, j, metric): return next((x for x in jobs if x.cols is j.cols 
 
 # %% ../nbs/04_uncertainty.ipynb #c149
 SAID, SMALL = 6, 100       # groups named in one sentence; samples below which a group is called small
+SHORT = [(0, MIN_LABELS, ("ap", "cal_slope", "cal_intercept"), "has no interval"), (0, MIN_LABELS, ("bce", "brier"), "can have an interval that is too short (92 % instead of 95 %)"),
+         (MIN_LABELS, 3 * MIN_LABELS, ("ap",), "can have an interval that is too short (92 % instead of 95 %)")]
 
 def _listed(items, what="more"): return "; ".join(items[:SAID]) + (f"; and {len(items) - SAID} {what}" if len(items) > SAID else "")
 
@@ -1134,11 +1141,12 @@ def tell(jobs, how, notes):
     if tiny: notes.add(f"fewer than {plural(how.min_group_size, 'sample')}, so not compared: {_listed(tiny)}")
     small = [line for where, mine in places.items() for line in _small(where, mine, how)]
     if small: notes.add(f"small groups: {_listed(small)}")
-    for m, text in {**dict.fromkeys(("ap", "cal_slope", "cal_intercept"), "has no interval"), **dict.fromkeys(("bce", "brier"), "can have an interval that is too short")}.items():
-        if few := [f"{where} {n!r}" for where, mine in places.items() for j in mine if j.estimate.metric == m for n, f in zip(j.cols.group_names, _few(j.cols)) if f < MIN_LABELS]: notes.add(f"with fewer than {MIN_LABELS} of a label {m} {text}: {_listed(few)}")
+    for least, most, metrics, text in SHORT:
+        for m in metrics:
+            if few := [f"{where} {n!r}" for where, mine in places.items() for j in mine if j.estimate.metric == m for n, f in zip(j.cols.group_names, _few(j.cols)) if least <= f < most]: notes.add(f"with fewer than {most} of a label {m} {text}: {_listed(few)}")
     if crossed := list(dict.fromkeys(j.attribute for j in jobs if j.cols.crossed and len(j.cols.pairs))): notes.add(f"{some(crossed)}: some patients have samples in more than one group, so groups cannot be shuffled by patient; p-values come from the intervals, which allow for it")
     noisy = [f"{where} {n!r} ({j.estimate.metric})" for where, mine in places.items() for j in mine if j.estimate.least == 0 for n, a, low in zip(j.cols.group_names, j.cols.active, j.estimate.interval(how.alpha)[0]) if a and low <= 0]
-    if noisy: notes.add(f"calibration errors no larger than noise alone can give, whose intervals are for the error without noise and may lie below the value: {_listed(noisy)}")
+    if noisy: notes.add(f"calibration errors no larger than noise alone can give, whose intervals are for the error without noise, may lie below the value, and are wider than need be (97 to 100 % instead of 95 %): {_listed(noisy)}")
     for c in {id(j.cols): j.cols.c for j in jobs if isinstance(j.cols, Scored) and metric_parts(j.estimate.metric).at_threshold}.values():
         if callable(c._rule): notes.add(f"intervals of what depends on the threshold {c.threshold} take it as fixed, although it was found on these same samples")
 

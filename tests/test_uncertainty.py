@@ -1,9 +1,11 @@
 """Intervals, tests and gaps against oracles, simulations with known truth, and real data beside the repository."""
+import functools
 import itertools
 import math
 import sys
 import tracemalloc
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fairmedfm as fm
 from fairmedfm.core import FairnessWarning, InputError, Notes
 from fairmedfm.inputs import Grouping, Question, groupings, questions
 from fairmedfm.metrics import METRICS, Comparison, Groups, Ranking, auc_gap
@@ -373,6 +376,38 @@ def test_shards_add_up_to_the_whole(seed, machines):
         got, want = accs[0].merge(*accs[1:]).compute(), evaluate(y, logits, people, bins={"age": [50]})
     a, b = (r.by_group.sort_index().select_dtypes("number") for r in (got, want))
     assert np.allclose(a, b[a.columns], atol=1e-12, equal_nan=True) and np.allclose(got.summary.select_dtypes("number"), want.summary.select_dtypes("number"), atol=1e-12, equal_nan=True)
+
+
+ONE_NUMBER = [k for k in fm._EXPORTS["metrics"] if k not in ("metric_gap", "group_metric")]
+
+
+@pytest.mark.parametrize("name", [*ONE_NUMBER, *(f"metric_gap {m}" for m in METRICS)])
+def test_every_published_number_from_random_shards(name):
+    "Shards in any order, of any size, with weights: the one-shot value to 1e-12."
+    name, _, metric = name.partition(" ")
+    f = functools.partial(getattr(fm, name), metric) if metric else getattr(fm, name)
+    rng = np.random.default_rng(zlib.crc32(f"{name} {metric}".encode()))
+    n = 150
+    y, w = rng.integers(0, 2, n), rng.random(n) + .1
+    s = (.05 + .6*rng.random(n) + .3*y*rng.random(n)).round(2)
+    group = rng.choice(["F", "M", "unknown"], n, p=[.5, .45, .05])
+    for more in ({}, {"sample_weight": w}):
+        shards = [Accumulator(f) for _ in range(4)]
+        for rows in np.array_split(rng.permutation(n), 9): shards[rng.integers(4)].update(y[rows], s[rows], group[rows], **{k: v[rows] for k, v in more.items()})
+        got, want = shards[3].merge(shards[0], shards[2], shards[1]).compute(), f(y, s, sensitive_features=group, **more)
+        if metric == "ce_debiased" and more: assert np.isnan(want) and np.isnan(got)          # not defined with weights
+        else: assert np.isfinite(want) and abs(got - want) <= 1e-12
+
+
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing", "loky"])
+def test_no_backend_changes_a_number(backend):
+    joblib = pytest.importorskip("joblib")
+    d = audit(200, 3, seed=11)
+    c = compared(d.y, d.s, d.group)
+    want = uncertainty(c, ["auc", "tpr_at_tnr80"], n_resamples=300)
+    with joblib.parallel_config(backend=backend): got = uncertainty(c, ["auc", "tpr_at_tnr80"], n_resamples=300, n_jobs=2)
+    for k in ("intervals", "pairwise", "tests", "gaps"): pd.testing.assert_frame_equal(getattr(got, k), getattr(want, k))
+    assert np.allclose(c.values("tpr_at_tnr80"), compared(d.y, d.s, d.group).values("tpr_at_tnr80"))          # and nobody's weights were changed
 
 
 def test_an_accumulator_keeps_copies_and_checks_batches():
