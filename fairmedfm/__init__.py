@@ -15,7 +15,9 @@ _EXPORTS = {
     "masks": ("dice_gap", "worst_group_dice", "dice_std", "dice_skewness", "equity_scaled_dice", "mask_scores", "read_mask"),
     "uncertainty": ("Accumulator",),
     "report": ("evaluate", "evaluate_segmentation", "FairnessReport"),
+    "plots": ("roc_by_group", "pr_by_group", "calibration_by_group", "score_histograms", "dice_by_group", "dice_by_size", "trade_off"),
     "paired": ("compare", "ModelComparison"),
+    "bench.leaderboard": ("leaderboard",),
     "train.metric": ("FairnessMetric",),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}

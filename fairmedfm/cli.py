@@ -851,7 +851,10 @@ def named(given:dict, what:str) -> str:
 def prepare(given:dict) -> int:
     "`fairmedfm prepare`: an unpacked release as a checked table."
     from fairmedfm.data.catalog import prepare_dataset
-    print(prepare_dataset(named(given, "the dataset to prepare"), given.get("raw"), given.get("out"), quiet="quiet" in given, again="again" in given))
+    from fairmedfm.data.core import log_text
+    name = named(given, "the dataset to prepare")
+    data = prepare_dataset(name, given.get("raw"), given.get("out"), quiet="quiet" in given, again="again" in given)
+    print(data, log_text(data.facts.get("log", {})), f"{data.roots[0]}: samples.csv, samples.json (all of this), audit.md", sep="\n")
     return 0
 
 def fetch(given:dict) -> int:
@@ -892,12 +895,15 @@ def compare(argv) -> int:
 SCORE_ABOUT = """Columns are found by their common names (label, y_true, target; score, y_score, prob; label_x with score_x; prob_0 prob_1;
 dice; pred_mask with gt_mask) unless they are named. Tables: CSV and relatives, Parquet, Feather, Excel, JSON, JSON Lines,
 also packed (.gz .bz2 .xz .zip). Exit codes: 0 fine, 2 something to mend, 3 nothing could be compared.
+Behind a pipe one JSON object is printed: task, metadata, overall, summary, by_group, unknown, warnings, and, where intervals
+were made, the lists intervals, pairwise, tests, gaps; undefined numbers are null.
 
 examples:
   fairmedfm score predictions.csv --sensitive sex age --bins age=40,60
   fairmedfm score predictions.parquet --metadata patients.csv --on image_id --sensitive sex race
   fairmedfm score predictions.csv --label diagnosis --pos-label malignant --score prob_benign prob_malignant
   fairmedfm score dice.csv --sensitive sex
+  fairmedfm score slices.csv --sensitive sex --clusters patient_id --tolerance 0.05 --output fairness.html
   fairmedfm score masks.csv --pred-mask pred_path --true-mask gt_path --sensitive sex --metrics dice hd95
   zcat predictions.csv.gz | fairmedfm score - --sensitive site --format markdown"""
 

@@ -32,11 +32,12 @@ from .report import FairnessReport, _assumptions, _behind, _cell, _headline, _pl
 # %% auto #0
 __all__ = ['FRAMES', 'TAGS', 'UNCLEAR', 'NO_INTERVALS', 'BY_CHANCE', 'RANGES', 'BETTER', 'SUMMARY_WORDS', 'UNCERTAINTY_WORDS',
            'WHOLE', 'CAPTIONS', 'HEADINGS', 'SHORT', 'MOST_SHELVES', 'GROUPING', 'MOST_CURVES', 'CARD', 'TEMPLATES',
-           'SETTINGS', 'SECTIONS', 'frames', 'numbers', 'fingerprint', 'Sentence', 'detectable_of', 'headline_metrics',
-           'in_short', 'definitions', 'SimpleText', 'Cell', 'Table', 'cell', 'interval_lookup', 'groups_table',
-           'summary_table', 'frame_table', 'Picture', 'page_style', 'new_axes', 'Album', 'Shelf', 'overview',
-           'by_metric', 'Samples', 'comparisons', 'threshold_of', 'curves', 'card_fields', 'some_words', 'script_json',
-           'facts', 'assumptions', 'smallest', 'to_html', 'page', 'tex', 'to_latex']
+           'SETTINGS', 'PRINTED', 'SECTIONS', 'frames', 'numbers', 'fingerprint', 'Sentence', 'detectable_of',
+           'headline_metrics', 'in_short', 'definitions', 'SimpleText', 'Cell', 'Table', 'cell', 'interval_lookup',
+           'groups_table', 'summary_table', 'frame_table', 'Picture', 'page_style', 'new_axes', 'Album', 'Shelf',
+           'overview', 'by_metric', 'Samples', 'comparisons', 'threshold_of', 'curves', 'card_fields', 'some_words',
+           'template', 'page_parts', 'script_json', 'facts', 'assumptions', 'smallest', 'to_html', 'page', 'tex',
+           'to_latex']
 
 # %% ../nbs/07_html.ipynb #c007
 FRAMES = ("intervals", "tests", "pairwise", "gaps")
@@ -311,16 +312,19 @@ def frame_table(name:str, f:pd.DataFrame) -> Table:
     if left: caption += f"; the {len(f):,} with the smallest p of {len(f) + left:,}, all of which are in the data of this page"
     if "tolerance" in f and f["tolerance"].nunique(dropna=False) == 1:
         if np.isfinite(t := f.pop("tolerance").iloc[0]): caption += f" (tolerance {t:g})"
-    for twin in ("difference", "value"):
-        if twin in f and "estimate" in f and np.allclose(f[twin].astype(float), f["estimate"].astype(float), equal_nan=True): f = f.drop(columns="estimate")
+    twin = next((c for c in ("difference", "value") if c in f), None)
+    less = f.pop("estimate").astype(float).tolist() if twin and "estimate" in f else []
     keys = [c for c in ("target", "attribute", "metric", "group_a", "group_b") if c in f]
     rest = [*(c for c in f if c not in keys and c != "method"), *(["method"] if "method" in f else [])]
     say = {"group_b": _other, "metric": lambda v: words(str(v))}
     rows = [[*(Cell(say.get(c, clean)(v)) for c, v in zip(keys, k)), *(_told(c, v) for c, v in zip(rest, r))]
             for k, r in zip(f[keys].itertuples(index=False), f[rest].itertuples(index=False))]
+    for row, was, e in zip(rows, f[twin].astype(float) if less else (), less):
+        if np.isfinite(e) and not np.isclose(e, was, rtol=1e-9, atol=1e-12): row[len(keys) + rest.index(twin)].sub = f"{_n(e)} without noise"
     return Table(f"{name}-table", caption, [HEADINGS.get(c, clean(c).replace("_", " ")) for c in [*keys, *rest]], rows, len(keys))
 
 def _told(column, v) -> Cell:
+    if column in ("smallest", "largest", "method", "verdict") and not isinstance(v, str): return Cell("–", kind="text")
     if column == "verdict" and isinstance(v, str): return Cell(clean(v), kind="text", verdict=verdict_kind(v))
     if column in SHORT and isinstance(v, (float, np.floating)) and np.isfinite(v): return Cell(_n(v), repr(float(v)))
     return cell(v, column)
@@ -516,12 +520,20 @@ def _template_folder() -> Path:
     from importlib.resources import files
     return TEMPLATES or Path(str(files("fairmedfm")/"templates"))
 
-@lru_cache(1)
-def _template():
+@lru_cache(4)
+def template(name:str="report.html.j2"):
+    "A template of the package; everything put into it is escaped unless it was made here."
     jinja2 = require("jinja2", "plots", why="the HTML report")
     loader = jinja2.FileSystemLoader(str(_template_folder()), encoding="utf-8")
     env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return env.get_template("report.html.j2")
+    return env.get_template(name)
+
+def page_parts() -> dict:
+    "The look and the script of a page, with the hash by which the page allows the script."
+    from fairmedfm import __version__
+    markup, read = require("markupsafe", "plots", why="the HTML report").Markup, lambda name: "\n" + (_template_folder()/name).read_text(encoding="utf-8")
+    script = read("report.js")
+    return dict(version=__version__, css=markup(read("report.css")), script=markup(script), script_hash=markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()))
 
 def script_json(x) -> str:
     "JSON that cannot end the script element it stands in."
@@ -534,6 +546,8 @@ SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut p
             "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm", "source": "files",
             "columns": "columns", "ci": "level of intervals", "clustered": "patients as the unit", "tolerance": "tolerance", "correction": "correction for many comparisons",
             "min_group_size": "smallest group compared", "n_resamples": "resamples", "random_state": "random state"}
+
+PRINTED = {"y_true": "the labels", "y_score": "the scores", "sensitive_features": "the groups", "clusters": "the patients", "sample_weight": "the weights", "dice": "Dice", "size": "the sizes"}
 
 def _say(v) -> str:
     "A setting in words."
@@ -548,7 +562,7 @@ def facts(report, s:Samples) -> list:
     t = m.get("threshold")
     if t: out.append(("threshold", t["name"] + (f" = {_say(t['value'])}" if t.get("value") is not None else "")))
     out += [(name, _say(m[k])) for k, name in SETTINGS.items() if k in m and m[k] is not None and m[k] is not False and m[k] != {}]
-    prints = {"this report": fingerprint(report), **{clean(k): clean(v) for k, v in (m.get("fingerprints") or {}).items()}, **{k: fingerprint(v) for k, v in s.given.items()}}
+    prints = {"this report": fingerprint(report), **{clean(k): clean(v) for k, v in (m.get("fingerprints") or {}).items()}, **{PRINTED.get(k, k): fingerprint(v) for k, v in s.given.items()}}
     return [*out, *((f"fingerprint of {k}", v) for k, v in prints.items())]
 
 # %% ../nbs/07_html.ipynb #c082
@@ -557,7 +571,7 @@ def assumptions(report) -> list:
     out = [f"{t[0].upper()}{t[1:]}." for t in _assumptions(report)]
     n, dropped = report.metadata.get("n_samples"), report.metadata.get("n_dropped")
     dropped = sum(dropped.values()) if isinstance(dropped, dict) else dropped
-    if n is not None: out.insert(0, f"{plural(n, 'sample')} were read" + (f"; {plural(dropped, 'label')} could not be used." if dropped else "."))
+    if n is not None: out.insert(0, f"{plural(n, 'sample')} {'was' if n == 1 else 'were'} read" + (f"; {plural(dropped, 'row')} could not be used." if dropped else "."))
     small = "" if frames(report) else smallest(report)
     return [*out, *([small] if small else [])]
 
@@ -586,7 +600,7 @@ def to_html(
     "The report as one self-contained HTML page: no network, readable on a phone, in print and in the dark; the same report gives the same bytes."
     s = Samples(y_true, y_score, sensitive_features, dice, size, clusters, sample_weight, options)
     _check_samples(report, s)
-    text = _template().render(**page(report, s, title, notes, model_card))
+    text = template().render(**page(report, s, title, notes, model_card))
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
     if path is not None: write_text(path, text)
     return text
@@ -604,9 +618,17 @@ def _check_samples(report, s):
     if other in have: raise InputError(f"this report is about {'scores; pass y_true= and y_score=' if report.task == 'cls' else 'Dice; pass dice='}, not {other}=")
 
 # %% ../nbs/07_html.ipynb #c085
+def _subject(report) -> list:
+    "Which file and columns a report is about, when it was made from a table."
+    source, columns = report.metadata.get("source"), report.metadata.get("columns", {})
+    file = [Path(str(source["predictions"])).name] if isinstance(source, Mapping) and "predictions" in source else []
+    one = lambda v: v if isinstance(v, str) else v[0] if len(v) == 1 else f"{v[0]} and {len(v) - 1} more"
+    return [*file, *(f"{role.replace('_', ' ')} {one(columns[role])}" for role in ("label", "score", "dice", "pred_mask") if columns.get(role))]
+
 def _words(report, title, notes) -> dict:
     "The texts of the page."
     head, (sentences, caveat) = _headline(report).split(" · "), in_short(report)
+    head += _subject(report)
     return dict(title=clean(title) if title is not None else head[0], headline=" · ".join(map(clean, head[title is None:])), sentences=sentences, caveat=caveat,
                 notes=[clean(t) for t in ([notes] if isinstance(notes, str) else notes or [])], assumed=[clean(t) for t in assumptions(report)],
                 warnings=[clean(w) for w in report.warnings], definitions=definitions(report), command=clean(c) if (c := report.metadata.get("command")) else "")
@@ -633,16 +655,14 @@ SECTIONS = {"short": "In short", "said": "Assumed", "pictures": "Pictures", "gro
 
 def page(report, s:Samples, title=None, notes=None, model_card=None) -> dict:
     "Everything the template shows."
-    from fairmedfm import __version__
-    markup, read = require("markupsafe", "plots", why="the HTML report").Markup, lambda name: "\n" + (_template_folder()/name).read_text(encoding="utf-8")
-    (card, missing), script, texts, tables = card_fields(model_card), read("report.js"), _words(report, title, notes), _tables(report)
+    (card, missing), texts, tables, parts = card_fields(model_card), _words(report, title, notes), _tables(report), page_parts()
     data = {**report.to_dict(), "title": texts["title"], "model_card": dict(model_card or {}), "fingerprint": fingerprint(report)}
-    return dict(**texts, **tables, **_pictures(report, s), version=__version__, card=card, card_missing=missing, facts=facts(report, s),
-                sections=[(k, v) for k, v in SECTIONS.items() if k != "differences" or tables["tables"]], css=markup(read("report.css")), script=markup(script),
-                script_hash=markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()), data=markup(script_json(data)))
+    return dict(**texts, **tables, **_pictures(report, s), **parts, card=card, card_missing=missing, facts=facts(report, s),
+                sections=[(k, v) for k, v in SECTIONS.items() if k != "differences" or tables["tables"]], data=type(parts["css"])(script_json(data)))
 
 # %% ../nbs/07_html.ipynb #c101
-_TEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_",
+_GREEK = dict(zip("αβγδκλμρστχΔ", "alpha beta gamma delta kappa lambda mu rho sigma tau chi Delta".split()))
+_TEX = {**{k: rf"$\{v}$" for k, v in _GREEK.items()}, "²": "$^2$", "×": r"$\times$", "·": r"$\cdot$", "→": r"$\to$", "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_",
         "~": r"\textasciitilde{}", "%": r"\%", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
         "\"": r"\textquotedbl{}", "−": "$-$", "–": "--", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}"}
 

@@ -28,7 +28,7 @@ from .uncertainty import REST, wilson
 # %% auto #0
 __all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'PREFIXES', 'WORDS', 'DIRECTION',
            'VERDICTS', 'MANY', 'ODDS', 'KINDS', 'OF_SCORES', 'VARIABLES', 'Look', 'look', 'clean', 'short',
-           'short_names', 'Rows', 'column_of', 'words', 'pick', 'group_numbers', 'confidence_of', 'forest',
+           'short_names', 'in_line', 'Rows', 'column_of', 'words', 'pick', 'group_numbers', 'confidence_of', 'forest',
            'pair_numbers', 'verdict_kind', 'differences', 'tolerance_of', 'counts', 'Asked', 'units', 'asked',
            'roc_points', 'pr_points', 'named_few', 'roc_by_group', 'draw_roc', 'pr_by_group', 'draw_pr',
            'calibration_points', 'calibration_by_group', 'draw_calibration', 'score_histograms', 'draw_histograms',
@@ -63,13 +63,18 @@ def short(name, width:int=22, lines:int=2) -> list:
     "A name as at most `lines` lines of `width` characters; the middle of a longer one becomes `…`."
     text, most = clean(name), width * lines - 2
     if len(text) > most: text = text[:(most - 1) * 2 // 3] + "…" + text[-((most - 1) // 3):]
-    out = textwrap.wrap(text, width, break_on_hyphens=False)
-    return out if len(out) <= lines else textwrap.wrap(text, math.ceil(len(text) / lines) + 1, break_on_hyphens=False)[:lines]
+    for wide in (width, width + 2):
+        if len(out := textwrap.wrap(text, wide, break_on_hyphens=False)) <= lines: return out
+    return [text[i:i + width].strip() for i in range(0, len(text), width)]
 
 def short_names(names, width:int=22, lines:int=2) -> list:
     "`short` for the groups of an attribute; names that came out alike are numbered."
     out = [short(n, width, lines) for n in names]
-    return [[*s[:-1], f"{s[-1]} #{out[:i + 1].count(s)}"] if out.count(s) > 1 else s for i, s in enumerate(out)]
+    return [[*s[:-1], f"{s[-1]} [{out[:i + 1].count(s)}]"] if out.count(s) > 1 else s for i, s in enumerate(out)]
+
+def in_line(names, width:int=30) -> list:
+    "The same, each in one line."
+    return [" ".join(s) for s in short_names(names, width, 1)]
 
 # %% ../nbs/06_plots.ipynb #c015
 def _axes(ax, height:float, width:float=6.4):
@@ -86,10 +91,16 @@ def _dress(ax, title="", xlabel="", ylabel="", grid="x"):
     title = "\n".join(textwrap.wrap(title, 44, break_on_hyphens=False))
     if grid == "x": xlabel = "\n".join(textwrap.wrap(xlabel, 52, break_on_hyphens=False))
     plain = dict(color=INK, parse_math=False)
-    if title: ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", **plain)
+    if title: _at_edge(ax, ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", **plain), grid == "x")
     if xlabel: ax.set_xlabel(xlabel, loc="right" if grid == "x" else "center", fontsize="small", **plain)
     if ylabel: ax.set_ylabel(ylabel, fontsize="small", **plain)
     return ax
+
+def _at_edge(ax, text, rows:bool):
+    "Over rows a title begins at the edge of the figure, where their labels do, and not over the numbers."
+    if not rows or len(ax.figure.axes) > 1: return
+    from matplotlib.transforms import ScaledTranslation, blended_transform_factory
+    text.set_transform(blended_transform_factory(ax.figure.transFigure, ax.transAxes) + ScaledTranslation(.06, 6 / 72, ax.figure.dpi_scale_trans))
 
 def _legend(ax, entries, ncols:int=1, below:float=40):
     "A legend under the axes, `below` points down, from `(handle, text)` pairs; under rows it begins at the edge of the figure. The texts are data."
@@ -211,13 +222,13 @@ def confidence_of(report):
 # %% ../nbs/06_plots.ipynb #c034
 def _show(v) -> str: return "–" if v is None or not np.isfinite(v) else (f"{v:.3f}" if abs(v) < 10 else f"{v:,.1f}").replace("-", "−")
 
-def _span(ax, values, bounds=None):
-    "x limits around the finite values, a little wider than they are, within `bounds`."
+def _span(ax, values, ticks:int=6):
+    "x limits around the finite values, a little wider than they are, with at most so many ticks."
     v = np.asarray(values, float); v = v[np.isfinite(v)]
     lo, hi = (v.min(), v.max()) if len(v) else (0., 1.)
     pad = max(.06 * (hi - lo), .004 * max(abs(lo), abs(hi)), 1e-6)
     ax.set_xlim(lo - pad, hi + pad)
-    ax.locator_params(axis="x", nbins=6)
+    ax.locator_params(axis="x", nbins=ticks)
 
 def _bars(report, moved): return f"bars: {f'{c:.0%} ' if (c := confidence_of(report)) else ''}intervals" + (", of the value with noise taken off (stroke)" if moved else "")
 
@@ -309,9 +320,11 @@ def differences(
     if tolerance is None: tolerance = tolerance_of(report, name)
     for a, part in t.groupby("attribute", sort=False):
         if attribute is None: rows.heading(a)
+        groups = list(dict.fromkeys([*part["group_a"], *part["group_b"]]))
+        named = {**dict(zip(groups, in_line(groups, 24))), REST: "the rest"}
         for r in part.itertuples():
-            pair = [*short(r.group_a, 24, 1), *(["the rest"] if r.group_b == REST else short(r.group_b, 24, 1))]
-            lines = [" − ".join(pair)] if len(pair) == 2 and sum(map(len, pair)) < 16 else [f"{pair[0]} −", *pair[1:]]
+            pair = [named[r.group_a], named[r.group_b]]
+            lines = [" − ".join(pair)] if sum(map(len, pair)) < 16 else [f"{pair[0]} −", pair[1]]
             note = _signed(r.difference) + (f"  [{_signed(r.low)}, {_signed(r.high)}]" if r.low == r.low else "")
             at.append(rows.add(_with_n(lines, f"n = {r.n_a:,.0f}, {r.n_b:,.0f}"), note if values else ""))
     ax, kinds, known = _axes(ax, rows.height + .35), [verdict_kind(v) for v in t["verdict"]], t["low"].notna().any()
@@ -321,7 +334,7 @@ def differences(
     for y, x, k in zip(at, t["difference"], kinds): ax.plot([x], [y], VERDICTS[k][0], ms=6, mfc=VERDICTS[k][1], mec=MUTED if k == "unclear" else VERDICTS[k][1], mew=1.4)
     side = {"higher": " · right of 0: the first does better", "lower": " · left of 0: the first does better"}.get(better, "")
     _dress(ax, _titled(f"Difference in {title}", report, target), "first − second" + side)
-    _span(ax, [*t["difference"], *t["low"], *t["high"], 0, *([-tolerance, tolerance] if tolerance else [])]); rows.draw(ax)
+    _span(ax, [*t["difference"], *t["low"], *t["high"], 0, *([-tolerance, tolerance] if tolerance else [])], 4); rows.draw(ax)
     entries = _verdict_entries(ax, kinds) if known else [(ax.plot([], [], "o", mfc=PAPER, mec=MUTED, mew=1.4)[0], "without an interval: may be noise")]
     _legend(ax, entries + ([(ax.fill_between([], [], [], color=BAND), f"tolerance ±{tolerance:g}")] if tolerance else []), ncols=4 if len(entries) < 3 else 2)
     return ax
@@ -439,7 +452,7 @@ def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, heig
     z, v = NormalDist().inv_cdf(.5 + ci ** (1 / coordinates) / 2), a.c.values(value)
     few = named_few(v)
     if not few: raise InputError(f"{a.c.label}: no group defines a curve; each needs {some(metric_parts(value).needs or ('pos', 'neg'))}")
-    ax, entries, left = _axes(ax, height + .22 * len(few), 5.4), [], 0
+    ax, entries, left, named = _axes(ax, height + .22 * len(few), 5.4), [], 0, in_line(a.c.names)
     for i, y, s, w, clusters in a:
         if not np.isfinite(v[i]): continue
         x, up = points(y, s, w, clusters, z)
@@ -447,7 +460,7 @@ def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, heig
         l = look(few.index(i))
         if band: ax.fill(*_outline(x, up, titles), color=l.colour, alpha=.14 if len(few) < 5 else .07, lw=0)
         line, = ax.plot(x[:, 0], up[:, 0], color=l.colour, ls=l.dash, lw=1.8, marker=l.mark, markevery=max(1, len(x) // 6), ms=4.5)
-        entries.append((line, f"{' '.join(short(a.c.names[i], 30, 1))} (n = {len(y):,}, {int(y.sum()):,} positive): {titles['value']} {v[i]:.3f}"))
+        entries.append((line, f"{named[i]} (n = {len(y):,}, {int(y.sum()):,} positive): {titles['value']} {v[i]:.3f}"))
     if left: entries.append((rest, plural(left, "other group")))
     _dress(ax, titles["title"] + clean(a.c.label), titles["x"], titles["y"], grid="both"); ax.spines["left"].set_visible(True)
     if baseline: ax.plot(*baseline, color=MUTED, lw=.8, ls=(0, (2, 2)), zorder=1)
@@ -617,7 +630,7 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
         t = _trend(x[m], v[m])
         ax.fill_between(t[:, 0], t[:, 1] - 1.96 * t[:, 2], t[:, 1] + 1.96 * t[:, 2], color=l.colour, alpha=.15, lw=0)
         line, = ax.plot(t[:, 0], t[:, 1], color=l.colour, ls=l.dash, marker=l.mark, ms=5, lw=1.8)
-        entries.append((line, f"{' '.join(short(g.names[i], 30, 1))} (n = {len(m):,}): mean {_show(means[i])}"))
+        entries.append((line, f"{in_line(g.names)[i]} (n = {len(m):,}): mean {_show(means[i])}"))
     if len(g.names) > len(few): entries.append((ax.plot([], [], alpha=0)[0], plural(len(g.names) - len(few), "other group") + " not drawn"))
     ax.set_xscale("log"); _plain_log(ax.xaxis, x[ok])
     _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", f"size of the true object ({clean(unit)}), log scale", clean(label), grid="y")
@@ -698,7 +711,7 @@ def trade_off(
         front = pareto(part["x"].to_numpy(), part["y"].to_numpy(), _rises(utility), _rises(fairness))
         fronts.append(part[["x", "y"]].to_numpy()[front])
         if len(part) > 1: ax.plot(*fronts[-1].T, color=l.colour, lw=1.2, ls=l.dash, zorder=1)
-        entries.append((mark, " ".join(short(a, 30, 1)) + (" (line: not beaten in both)" if len(part) > 1 else "")))
+        entries.append((mark, " ".join(short(a, 30, 1)) + (" (line: not beaten in both)" if len(front) > 1 else "")))
     ax.margins(.12)
     if not _rises(fairness): ax.invert_yaxis()
     if not _rises(utility): ax.invert_xaxis()
@@ -716,7 +729,8 @@ def gaps(report, metric=None, *, attribute=None, ax=None):
     table = report.summary if report.targets else pd.concat({"all samples": report.summary}, names=["target"])
     for a in places:
         if a not in report.attributes: raise unknown_name("attribute called", a, report.attributes)
-    for t, part in table.groupby(level="target", sort=False): at[t] = rows.add(_with_n(short(t, 22, 2), int(part["n"].max())))
+    asked = list(table.groupby(level="target", sort=False))
+    for lines, (t, part) in zip(short_names([t for t, _ in asked]), asked): at[t] = rows.add(_with_n(lines, int(part["n"].max())))
     ax, entries = _axes(ax, rows.height + .2 + .2 * len(places)), []
     for j, a in enumerate(places):
         v, l = table.xs(a, level="attribute")[key].astype(float), look(j)
@@ -767,5 +781,5 @@ def _tidy(root, prefix):
         for k, v in list(e.attrib.items()):
             if k == "id" and v not in used: del e.attrib[k]
             elif k == "id": e.set(k, f"{prefix}-{v}")
-            elif k == _LINK: e.set(k, f"#{prefix}-{v[1:]}")
+            elif k == _LINK and v.startswith("#"): e.set(k, f"#{prefix}-{v[1:]}")
             else: e.set(k, re.sub("#[0-9a-f]{6}", lambda m: f"var(--fm-{VARIABLES[m[0]]},{m[0]})" if m[0] in VARIABLES else m[0], v.replace("url(#", f"url(#{prefix}-")))

@@ -405,6 +405,34 @@ def test_axe_finds_nothing_serious(visit, report, scheme):
     assert not [(v["id"], v["impact"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical", "moderate")]
 
 
+def test_titles_and_rows_stay_inside_their_pictures(visit, report):
+    "No text of a picture of rows runs out of it, however long the metric's name."
+    tab = visit(html.to_html(with_pairs(report, "cannot say", metric="ece")))
+    tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    out = tab.evaluate("""[...document.querySelectorAll('svg.picture')].flatMap(s => { const b = s.getBoundingClientRect();
+        return [...s.querySelectorAll('text')].filter(t => { const r = t.getBoundingClientRect(); return r.right > b.right + 6 || r.left < b.left - 6 }).map(t => t.textContent) })""")
+    assert not out
+
+
+def test_the_leaderboard_is_such_a_page(visit):
+    pytest.importorskip("scikit_posthocs")
+    from fairmedfm.bench.leaderboard import leaderboard
+    rng = np.random.default_rng(0)
+    rows = [(d, m, a, .8 + .02 * i + .01 * rng.normal(), .05 + .01 * rng.random()) for d in ("HAM10000", "PAPILA", "CXP", EVIL) for a in ("sex", "age") for i, m in enumerate(("CLIP", "DINOv2", "a model with a very long name indeed", EVILS[1]))]
+    text = leaderboard(pd.DataFrame(rows, columns=["dataset", "model", "attribute", "utility", "gap"])).to_html()
+    assert not Outline(text).bad and text.count("<script") == 1 and "data:image" not in text
+    for width, scheme in ((360, "light"), (1280, "dark")):
+        tab = visit(text, width, scheme=scheme, bypass_csp=True)
+        assert tab.evaluate("window.pwned") is None and tab.evaluate("document.documentElement.scrollWidth") <= width and tab.locator("svg.picture").count() == 4
+        rank = tab.locator("#table0 tbody th").all_text_contents()
+        tab.get_by_role("button", name="rank by utility").click()
+        assert tab.locator("#table0 tbody th").all_text_contents() == rank                       # best first already
+        tab.get_by_role("button", name="rank by utility").click()
+        assert tab.locator("#table0 tbody th").all_text_contents()[0] == rank[-1]
+        if (axe := pytest.importorskip("axe_playwright_python.sync_playwright")):
+            assert not [v["id"] for v in axe.Axe().run(tab).response["violations"] if v["impact"] in ("serious", "critical")]
+
+
 @pytest.mark.parametrize("name", ["support2", "nih_scores"])
 def test_real_reports(visit, shared, name):
     t = pd.read_csv(shared/name/"scores.csv")
@@ -423,7 +451,9 @@ def test_real_reports(visit, shared, name):
 def test_segmentation_page(visit):
     g, y, s = people()
     r = evaluate_segmentation(g[["sex"]], dice={"liver": s, "tumour": s ** 2})
-    tab = visit(html.to_html(r))
+    tab = visit(html.to_html(r, dice={"liver": s, "tumour": s ** 2}, size={"liver": g.age}, sensitive_features=g[["sex"]]))
+    titles = tab.locator("svg.picture title").all_text_contents()
+    assert {"Dice, liver by sex", "Dice, tumour by sex", "Dice, liver against object size by sex"} <= set(titles) and "Dice, tumour against object size by sex" not in titles
     assert "liver" in tab.locator("main").text_content() and "AUC" not in tab.locator("#short ~ ul").first.text_content()
     one = evaluate_segmentation(g[["sex"]], dice=s)
     text = html.to_html(one, dice=s, size=g.age, sensitive_features=g[["sex"]])
@@ -433,7 +463,7 @@ def test_segmentation_page(visit):
 @given(st.text(max_size=30))
 def test_latex_escapes_everything(name):
     out = html.tex(name)
-    bare = re.sub(r"\\(textbackslash|textasciicircum|textasciitilde|textless|textgreater|textbar|textquotedbl|dots)\{\}|\\[{}$&#_%]|\$(-|\\geq|\\leq|\\pm)\$", "", out)
+    bare = re.sub(r"\\(textbackslash|textasciicircum|textasciitilde|textless|textgreater|textbar|textquotedbl|dots)\{\}|\\[{}$&#_%]|\$(-|\\geq|\\leq|\\pm|\\times|\\cdot|\\to|\^2|\\[A-Za-z]+)\$", "", out)
     assert not re.search(r"[\\{}$&#^_~%<>|\"]", bare)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 
 import fairmedfm as fm  # noqa: E402
 from fairmedfm.bench.leaderboard import (add_compare_arguments, distance_to_optimum, explain_gaps, leaderboard, pareto, plot_gaps, plot_ranks, plot_tradeoff,  # noqa: E402
-                                         rank_test, read_runs, run_compare)
+                                         rank_test, read_runs, run_compare, said)
 from fairmedfm.core import InputError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -123,6 +123,41 @@ def test_every_rendering_and_every_picture(tmp_path):
         text = getattr(b, f"to_{kind}")(tmp_path/f"b.{end}")
         assert (tmp_path/f"b.{end}").read_text(encoding="utf-8") == text and (kind == "csv" or "<b>$" not in text)
     for plot in (plot_ranks, plot_tradeoff, plot_gaps): assert plot(b).figure
+    matplotlib.pyplot.close("all")
+
+
+def test_what_is_said_is_what_the_tests_show():
+    "The best by mean rank, all of them where they tie; behind are those beyond Nemenyi's difference; nobody where Friedman's test shows nothing."
+    t = table(models=("CLIP", "BLIP", "DINOv2", "MedCLIP", "BiomedCLIP"))
+    b = leaderboard(t)
+    for k, line in zip(("utility", "gap"), said(b)):
+        test = b.tests[k]
+        if test.p_value > test.alpha: assert "no difference between the models is shown" in line and "rank behind" not in line
+        else:
+            best = line.split(". ", 1)[1].split(" has the best")[0].split(" have the best")[0].replace(" and ", ", ").split(", ")
+            assert set(best) == set(test.ranks.index[np.isclose(test.ranks, test.ranks.min())])
+            assert ("ranks behind" in line or "rank behind" in line) == bool((test.ranks - test.ranks.min() > test.critical_difference).any())
+    alike = leaderboard(t.assign(utility=np.random.default_rng(0).random(len(t)), gap=.1))
+    assert "no difference between the models is shown" in said(alike)[0]
+    tie = leaderboard(pd.concat([t, t[t.model == t.model.iloc[0]].assign(model="a twin")]))
+    best = tie.tests["utility"].ranks
+    assert all(m in said(tie)[0].split("best mean rank")[0] for m in best.index[np.isclose(best, best.min())])
+
+
+def test_the_pictures_show_the_numbers():
+    import matplotlib
+    matplotlib.use("Agg")
+    b = leaderboard(table())
+    t, ax = b.tests["gap"], plot_ranks(b, "gap")
+    bar = [l for l in ax.lines if l.get_marker() == "|"]
+    assert len(bar) == 1 and np.isclose(np.ptp(bar[0].get_xdata()), t.critical_difference)
+    assert {f"({r:.2f})" for r in t.ranks} <= {w for x in ax.texts for w in x.get_text().split()}
+    ax = plot_gaps(b)
+    assert [x.get_text() for x in ax.texts] == [f"{v:.3f}" for v in b.cells.T.to_numpy().ravel()]
+    ax.figure.canvas.draw()
+    rgb = ax.collections[0].get_facecolor()[:, :3] @ [.299, .587, .114]
+    values = b.cells.T.to_numpy().ravel()
+    assert rgb[values.argmax()] < rgb[values.argmin()]                                           # less fair is darker
     matplotlib.pyplot.close("all")
 
 

@@ -18,16 +18,17 @@ import numpy as np
 import pandas as pd
 
 from ..core import InputError, Notes, check_columns, plural, require, some, unknown_name, write_text
-from ..html import page_style
+from ..html import Album, Cell, Table, page_parts, page_style, template
 from ..paired import as_latex, read_predictions, rises, shown, summary_column
-from ..plots import look, to_svg
+from ..plots import INK, MUTED, _place_names, clean, look, short, words
 from ..report import _html_table, _md, _md_table, evaluate, evaluate_segmentation
 from ..tables import read_table
 
 # %% auto #0
-__all__ = ['PARTS', 'SAME', 'DEFAULTS', 'PAGE', 'WRITES', 'rank_models', 'RankTest', 'rank_test', 'pareto', 'distance_to_optimum',
-           'explain_gaps', 'run_folders', 'read_runs', 'Leaderboard', 'leaderboard', 'plot_ranks', 'plot_tradeoff',
-           'plot_gaps', 'to_page', 'add_compare_arguments', 'run_compare']
+__all__ = ['PARTS', 'SAME', 'DEFAULTS', 'HEADINGS', 'DIGITS', 'CAPTIONS', 'WRITES', 'rank_models', 'RankTest', 'rank_test',
+           'pareto', 'distance_to_optimum', 'explain_gaps', 'run_folders', 'read_runs', 'first_up', 'displayed',
+           'listed', 'said', 'Leaderboard', 'leaderboard', 'plot_ranks', 'unlike', 'plot_tradeoff', 'plot_gaps',
+           'page_table', 'to_page', 'add_compare_arguments', 'run_compare']
 
 # %% ../../nbs/53_bench.leaderboard.ipynb #c008
 def rank_models(values:pd.DataFrame, higher_is_better:bool) -> pd.DataFrame:
@@ -173,6 +174,49 @@ def _full_names(f):
     return f.assign(model=[f"{r['model']} ({', '.join(str(r[c]) for c in more)})" for r in f.to_dict("records")]) if more else f
 
 # %% ../../nbs/53_bench.leaderboard.ipynb #c030
+HEADINGS = {"n": "cells", "dto": "distance to optimum", "pareto": "on the front", "p_value": "p", "chi2": "Friedman χ²", "f": "F", "f_p_value": "p of F",
+            "variance": "variance component", "share_of_squares": "share of squares", "share_of_variance": "share of variance"}
+DIGITS = {"utility_rank": 2, "gap_rank": 2, "chi2": 2, "f": 2, "critical difference": 2}
+
+def first_up(text) -> str: return text[:1].upper() + text[1:]
+
+def displayed(frame, names) -> pd.DataFrame:
+    "A table of the leaderboard as text, with headings in words; `names` are the columns that utility and gap come from."
+    name = dict(zip(("utility", "gap"), map(words, names)))
+    head = {**HEADINGS, **{f"{k}_rank": f"rank by {v}" for k, v in name.items()}, **(name if "utility" in frame else {})}
+    p = lambda v: "–" if math.isnan(v) else "<0.0001" if v < 1e-4 else f"{v:.4f}"
+    out = shown(frame)
+    for c in frame:
+        if c in DIGITS: out[c] = [f"{v:.{DIGITS[c]}f}" if np.isfinite(v) else "–" for v in frame[c]]
+        elif c == "f_p_value": out[c] = [p(v) for v in frame[c]]
+        elif c == "pareto": out[c] = [v or "–" for v in frame[c]]
+    return out.rename(columns=head)
+
+# %% ../../nbs/53_bench.leaderboard.ipynb #c033
+def listed(names, most:int=8) -> str:
+    "`A, B and C`; the rest of many is counted."
+    names = [*map(str, names[:most]), *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+# %% ../../nbs/53_bench.leaderboard.ipynb #c035
+def said(board) -> list:
+    "What the ranks, the front and the decomposition support, one sentence each."
+    out, name = [], dict(zip(("utility", "gap"), map(words, board.names)))
+    for k, t in board.tests.items():
+        start, blocks = f"Ranked by {name[k]} over {plural(t.n_blocks, 'block')}", f"(Friedman's test, p {'<0.0001' if t.p_value < 1e-4 else f'= {t.p_value:.4f}'})"
+        if math.isnan(t.p_value): out.append(f"{start}: too few models or blocks for a test.")
+        elif t.p_value > t.alpha: out.append(f"{start}: no difference between the models is shown {blocks}; that is not to say that there is none.")
+        else:
+            best, behind = [m for m in t.ranks.index if np.isclose(t.ranks[m], t.ranks.iloc[0])], [m for m in t.ranks.index if t.ranks[m] - t.ranks.iloc[0] > t.critical_difference]
+            out.append(f"{start}: the models differ {blocks}. {listed(best)} {'has' if len(best) == 1 else 'have'} the best mean rank, {t.ranks.iloc[0]:.2f}; " + (f"{listed(behind)} {'ranks' if len(behind) == 1 else 'rank'} behind by more than the critical difference, {t.critical_difference:.2f}." if behind else "nobody ranks behind by more than the critical difference."))
+    front = [m for m, v in board.summary["pareto"].items() if v] if "pareto" in board.summary else []
+    if front: out.append(f"Beaten by no other in both means (which have no interval here): {listed(front)}.")
+    if board.sources is not None and not board.sources["share_of_variance"].isna().any():
+        v = board.sources["share_of_variance"]
+        out.append(f"Of the variance of the gaps {v['dataset'] + v['attribute in dataset']:.0%} go with the dataset and its attribute, {v['model']:.0%} with the model, and {v['rest']:.0%} with neither alone (small groups' noise is in it).")
+    return out
+
+# %% ../../nbs/53_bench.leaderboard.ipynb #c036
 @dataclass(repr=False)
 class Leaderboard:
     "Models over datasets: `summary` (a row per model), `cells` (gap, rows dataset × attribute), `tests` (utility and gap: `RankTest`), `sources` (the decomposition), `warnings`, and renderings."
@@ -183,31 +227,34 @@ class Leaderboard:
     sources: pd.DataFrame|None
     names: tuple                  # what utility and gap are
     warnings: list = field(default_factory=list)
-    def __repr__(self): return "\n\n".join([self.title, *(f"{h}\n{shown(f).to_string()}" for h, f in self.tables()), *(f"! {w}" for w in self.warnings)])
+    def __repr__(self): return "\n\n".join([self.title, *(f"{h}\n{f.to_string()}" for h, f in self.tables()), *said(self), *(f"! {w}" for w in self.warnings)])
     @property
-    def title(self): return f"{plural(len(self.summary), 'model')} on {plural(self.runs.dataset.nunique(), 'dataset')} · utility {self.names[0]}, fairness {self.names[1]}"
-    def tables(self):
-        "`(heading, frame)` of everything that is shown."
+    def title(self): return f"{plural(len(self.summary), 'model')} on {plural(self.runs.dataset.nunique(), 'dataset')} · {words(self.names[0])} and {words(self.names[1])}"
+    def frames(self):
+        "`(heading, frame)` of everything that is shown, in numbers."
         yield "Models", self.summary
-        yield "Rank tests", pd.DataFrame([(k, t.n_blocks, t.chi2, t.p_value, t.f, t.f_p_value, t.critical_difference) for k, t in self.tests.items()], columns=["ranked by", "blocks", "Friedman χ²", "p_value", "F", "p_of_F", "critical difference"]).set_index("ranked by")
-        yield f"{self.names[1]} by dataset and attribute", self.cells
+        yield "Rank tests", pd.DataFrame([(k, t.n_blocks, t.chi2, t.p_value, t.f, t.f_p_value, t.critical_difference) for k, t in self.tests.items()], columns=["ranked by", "blocks", "chi2", "p_value", "f", "f_p_value", "critical difference"]).set_index("ranked by")
+        yield f"{first_up(words(self.names[1]))} by dataset and attribute", self.cells
         if self.sources is not None: yield "What explains the gap", self.sources
+    def tables(self):
+        "`(heading, frame)` of the same as text."
+        for h, f in self.frames(): yield h, displayed(f, self.names)
     def to_csv(self, path=None) -> str:
         "One row per dataset, attribute and model as CSV; also written to `path`."
         return _out(self.runs.to_csv(index=False, lineterminator="\n"), path)
     def to_markdown(self, path=None) -> str:
         "All tables as Markdown; also written to `path`."
-        return _out("\n\n".join([f"**{_md(self.title)}**", *(f"{_md(h)}\n\n{_md_table(shown(f))}" for h, f in self.tables()), *(f"- ⚠ {_md(w)}" for w in self.warnings)]) + "\n", path)
+        return _out("\n\n".join([f"**{_md(self.title)}**", "\n".join(f"- {_md(s)}" for s in said(self)), *(f"{_md(h)}\n\n{_md_table(f)}" for h, f in self.tables()), *(f"- ⚠ {_md(w)}" for w in self.warnings)]) + "\n", path)
     def to_latex(self, path=None) -> str:
         "All tables for LaTeX (booktabs); also written to `path`."
         return _out("\n".join(as_latex(f, h) for h, f in self.tables()), path)
-    def _repr_html_(self): return f"<div><p><b>{html.escape(self.title)}</b></p>" + "".join(f"<p>{html.escape(h)}</p>{_html_table(shown(f))}" for h, f in self.tables()) + "".join(f"<p>⚠ {html.escape(w)}</p>" for w in self.warnings) + "</div>"
+    def _repr_html_(self): return f"<div><p><b>{html.escape(self.title)}</b></p>" + "".join(f"<p>{html.escape(h)}</p>{_html_table(f)}" for h, f in self.tables()) + "".join(f"<p>⚠ {html.escape(w)}</p>" for w in self.warnings) + "</div>"
 
 def _out(text, path):
     if path is not None: write_text(path, text)
     return text
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c032
+# %% ../../nbs/53_bench.leaderboard.ipynb #c038
 def _tidy(runs, notes) -> pd.DataFrame:
     "The given table checked: one row per dataset, attribute and model, seeds averaged."
     check_columns(runs, ["dataset", "model", "utility", "gap"], "the runs")
@@ -243,7 +290,7 @@ def _dto(runs, by_group, rising, notes) -> pd.Series:
         for m, v in distance_to_optimum(part.droplevel(["dataset", "attribute"]).unstack("group")).items(): out[d, a, m] = v
     return pd.Series([out.get(k, np.nan) for k in zip(runs.dataset, runs.attribute, runs.model)], index=runs.index)
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c034
+# %% ../../nbs/53_bench.leaderboard.ipynb #c040
 def leaderboard(
     runs,                         # folder(s) of runs, a table's file, or a table: dataset, model, attribute, utility, gap
     *, utility:str|None=None, gap:str|None=None, # columns of the reports' summary; default overall-auc and auc-gap, or mean_dice and delta_dice
@@ -279,70 +326,103 @@ def _summary(f, per_data, tests, up, fair_up) -> pd.DataFrame:
     out["pareto"] = np.where(pareto(out["utility"], out["gap"], up, fair_up), "yes", "")
     return out.sort_values("utility", ascending=not up, kind="stable")
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c039
+# %% ../../nbs/53_bench.leaderboard.ipynb #c045
 def _axes(ax, width, height):
     if ax is not None: return ax
     return require("matplotlib.pyplot", "plots", why="a picture").subplots(figsize=(width, height), layout="constrained")[1]
 
 def plot_ranks(board:Leaderboard, by:str="gap", ax=None):
-    "Critical-difference diagram of the mean ranks by `utility` or `gap`; the bar at the top is the critical difference."
+    "Critical-difference diagram of the mean ranks by `utility` or `gap`; the bar above the axis is the critical difference. Models under a common bar can't be told apart. Returns the axes."
     if by not in board.tests: raise unknown_name("ranking", by, board.tests)
     t = board.tests[by]
-    posthocs, ax = require("scikit_posthocs", "plots", why="the critical-difference diagram"), _axes(ax, 6.5, .9 + .25 * len(t.ranks))
+    from matplotlib.transforms import ScaledTranslation
+    posthocs, ax = require("scikit_posthocs", "plots", why="the critical-difference diagram"), _axes(ax, 6.5, 1.3 + .3 * len(t.ranks))
     near = pd.DataFrame([[1.0 if a == b or abs(t.ranks[a] - t.ranks[b]) <= t.critical_difference else 0.0 for b in t.ranks.index] for a in t.ranks.index], t.ranks.index, t.ranks.index)
-    posthocs.critical_difference_diagram(t.ranks, near, alpha=.5, ax=ax, text_h_margin=.04, color_palette={m: "#1b1e23" for m in t.ranks.index}, label_fmt_left="{label} ({rank:.2f})", label_fmt_right="({rank:.2f}) {label}")
-    ax.set_title(f"mean rank by {dict(zip(('utility', 'gap'), board.names))[by]} over {plural(t.n_blocks, 'block')}; critical difference {t.critical_difference:.2f}", fontsize="medium")
+    names = unlike(t.ranks.index)
+    ranks, near = t.ranks.set_axis(names), near.set_axis(names, axis=0).set_axis(names, axis=1)
+    posthocs.critical_difference_diagram(ranks, near, alpha=.5, ax=ax, text_h_margin=.04, color_palette={m: INK for m in names}, label_fmt_left="{label} ({rank:.2f})", label_fmt_right="({rank:.2f}) {label}",
+                                         elbow_props={"linewidth": 1}, crossbar_props={"color": INK, "linewidth": 3.5, "solid_capstyle": "butt"}, marker_props={"s": 16}, label_props={"fontsize": "small", "parse_math": False})
+    above = ax.transData + ScaledTranslation(0, 30 / 72, ax.figure.dpi_scale_trans)
+    start = ranks.iloc[0]
+    ax.plot([start, start + t.critical_difference], [0, 0], color=INK, lw=1.6, marker="|", ms=7, transform=above, clip_on=False)
+    ax.annotate(f"critical difference {t.critical_difference:.2f}", (start + t.critical_difference, 0), (6, 30), textcoords="offset points", va="center", fontsize="small", color=INK, annotation_clip=False)
+    ax.tick_params(labelsize="small", colors=MUTED, labelcolor=INK); ax.spines["top"].set_color(MUTED)
+    ax.set_title(f"Mean rank by {words(dict(zip(('utility', 'gap'), board.names))[by])} over {plural(t.n_blocks, 'block')}, 1 is best", fontsize="medium", fontweight="bold", loc="left", pad=44, color=INK, parse_math=False)
     return ax
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c042
+def unlike(names, width:int=26) -> list:
+    "Names in one line that fits a picture; two that come out alike are numbered."
+    cut = [" ".join(short(n, width, 1)) for n in names]
+    return [f"{c} [{cut[:i + 1].count(c)}]" if cut.count(c) > 1 else c for i, c in enumerate(cut)]
+
+# %% ../../nbs/53_bench.leaderboard.ipynb #c048
 def plot_tradeoff(board:Leaderboard, ax=None):
     "Mean utility against mean gap of every model, with the Pareto front."
-    ax, s = _axes(ax, 5.2, 3.6), board.summary
+    ax, s = _axes(ax, 5.6, 3.8), board.summary
     front = s[s.pareto == "yes"].sort_values("gap")
-    ax.plot(front.gap, front.utility, color="#5d646e", lw=1, zorder=1)
+    ax.plot(front.gap, front.utility, color=MUTED, lw=1, zorder=1)
     for i, m in enumerate(board.cells.columns):
         ax.plot(s.gap[m], s.utility[m], ls="", marker=look(i).mark, color=look(i).colour, ms=8 if s.pareto[m] else 6, mfc=look(i).colour if s.pareto[m] else "none")
-        ax.annotate(str(m), (s.gap[m], s.utility[m]), (6, 4), textcoords="offset points", fontsize="small", parse_math=False)
+    up, fair = (rises(n) if n not in ("utility", "gap") else n == "utility" for n in board.names)
     ax.margins(.16); ax.locator_params(nbins=5)
-    ax.set(xlabel=f"{board.names[1]} (mean)", ylabel=f"{board.names[0]} (mean)"); ax.spines[["top", "right"]].set_visible(False)
+    plain = dict(fontsize="small", color=INK, parse_math=False)
+    ax.set_xlabel(f"mean {words(board.names[1])} (fairer to the {'right' if fair else 'left'})", **plain)
+    ax.set_ylabel(f"mean {words(board.names[0])} ({'better' if up else 'worse'} upward)", **plain)
+    ax.set_title("Utility against fairness, the front as a line", loc="left", fontsize="medium", fontweight="bold", color=INK)
+    ax.spines[["top", "right"]].set_visible(False); ax.spines[:].set_color(MUTED); ax.tick_params(labelsize="small", colors=MUTED, labelcolor=INK)
+    t = pd.DataFrame({"name": unlike(s.index), "attribute": "", "x": s.gap.to_numpy(), "y": s.utility.to_numpy()})
+    _place_names(ax, t[np.isfinite(t.x) & np.isfinite(t.y)].reset_index(drop=True), [front[["gap", "utility"]].to_numpy(float)] if len(front) else [])
     return ax
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c044
+# %% ../../nbs/53_bench.leaderboard.ipynb #c050
 def plot_gaps(board:Leaderboard, ax=None):
     "Heat map of the gap: models × (dataset, attribute), numbers in the cells."
     v = board.cells.T
-    ax, x = _axes(ax, 1.6 + .75 * v.shape[1], 1.1 + .34 * v.shape[0]), v.to_numpy(float)
+    ax, x = _axes(ax, 2.4 + .75 * v.shape[1], (1.2 if v.shape[1] <= 8 else 2.4) + .34 * v.shape[0]), v.to_numpy(float)
     low, high = np.nanmin(x), np.nanmax(x)
-    ax.imshow(x, cmap="cividis_r" if not rises(board.names[1] if board.names[1] != "gap" else "auc-gap") else "cividis", aspect="auto", vmin=low, vmax=high)
+    rising = rises(board.names[1]) if board.names[1] != "gap" else False
+    cells = ax.pcolormesh(np.ma.masked_invalid(x), cmap="cividis" if rising else "cividis_r", vmin=low, vmax=high, edgecolors="#fffffe", lw=1)
     for i, j in itertools.product(*map(range, x.shape)):
-        dark = (x[i, j] - low) / ((high - low) or 1) > .5
-        ax.text(j, i, "–" if np.isnan(x[i, j]) else f"{x[i, j]:.3f}", ha="center", va="center", fontsize="small", color="#1b1e23" if np.isnan(x[i, j]) or dark == ax.images[0].cmap.name.endswith("cividis") else "#ffffff")
-    ax.set_xticks(range(v.shape[1]), [f"{d}\n{a}" for d, a in v.columns], fontsize="small", parse_math=False); ax.set_yticks(range(v.shape[0]), map(str, v.index), parse_math=False)
-    ax.tick_params(length=0); ax.spines[:].set_visible(False); ax.set_title(board.names[1], fontsize="medium")
+        bright = np.isnan(x[i, j]) or np.dot(cells.cmap(cells.norm(x[i, j]))[:3], [.299, .587, .114]) > .5
+        ax.text(j + .5, i + .5, "–" if np.isnan(x[i, j]) else f"{x[i, j]:.3f}", ha="center", va="center", fontsize="small", color="#000001" if bright else "#fffffe")
+    ax.invert_yaxis()
+    upright = v.shape[1] <= 8
+    datasets = v.columns.get_level_values(0)
+    brief = dict(zip(datasets.unique(), unlike(datasets.unique(), 14 if upright else 22)))
+    columns = [f"{brief[d]}\n{a}" if upright else f"{brief[d]} · {a}" for d, a in v.columns]
+    ax.set_xticks(np.arange(v.shape[1]) + .5, columns, fontsize="small", parse_math=False, color=INK, **({} if upright else dict(rotation=40, ha="right", rotation_mode="anchor")))
+    ax.set_yticks(np.arange(v.shape[0]) + .5, unlike(v.index), fontsize="small", parse_math=False, color=INK)
+    ax.tick_params(length=0); ax.spines[:].set_visible(False)
+    ax.set_title(f"{first_up(words(board.names[1]))}, mean over seeds; darker is less fair", loc="left", fontsize="medium", fontweight="bold", color=INK, parse_math=False)
     return ax
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c047
-PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>
-:root{{color-scheme:light dark}}body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}h1{{font-size:1.4rem}}h2{{font-size:1.1rem;margin-top:2rem}}
-.wide{{overflow-x:auto}}table{{border-collapse:collapse;font-size:.9rem}}th,td{{padding:.25rem .6rem;border-bottom:1px solid #8886}}figure{{margin:1rem 0;background:#fff;border-radius:6px;padding:.5rem}}svg{{max-width:100%;height:auto}}
-</style></head><body><main><h1>{title}</h1>{notes}{body}</main></body></html>
-"""
+# %% ../../nbs/53_bench.leaderboard.ipynb #c053
+def page_table(name:str, caption:str, frame, names) -> Table:
+    "A frame as a table of the page: text to read, numbers to sort by."
+    texts, keys = displayed(frame, names), frame.index.nlevels
+    sort = lambda v: "" if v is None or isinstance(v, float) and math.isnan(v) else repr(float(v)) if isinstance(v, (int, float, np.number)) else None
+    rows = [[*(Cell(clean(k)) for k in (key if isinstance(key, tuple) else (key,))), *(Cell(t, sort(v), kind="text" if isinstance(v, str) else "") for t, v in zip(texts.iloc[i], frame.iloc[i]))] for i, key in enumerate(frame.index)]
+    return Table(name, clean(caption), [*(clean(n) if n else "" for n in frame.index.names), *map(clean, texts.columns)], rows, keys)
+
+CAPTIONS = ("Means over datasets and attributes; of ranks 1 is best; the distance to the optimum is 0 for a model that is best in every group", "Friedman's test, in Iman and Davenport's form F too; Nemenyi's critical difference",
+            "Mean over seeds; a row per dataset and attribute, a column per model", "Two-way analysis of variance: datasets, attributes within datasets, models, and the rest")
 
 def to_page(board:Leaderboard, path=None) -> str:
     "A self-contained HTML page; also written to `path`."
-    e, figures = html.escape, []
-    with page_style():
-        figure = require("matplotlib.figure", "plots", why="the HTML page").Figure
-        for i, (draw, size, what) in enumerate([*((lambda ax, k=k: plot_ranks(board, k, ax), (7, 1.2 + .3 * len(board.summary)), f"Mean ranks by {k}") for k in board.tests),
-                                                (lambda ax: plot_tradeoff(board, ax), (6, 4), "Utility against fairness"), (lambda ax: plot_gaps(board, ax), (2 + .9 * len(board.cells), 1.4 + .4 * len(board.summary)), "Gaps by dataset and attribute")]):
-            figures.append(f"<figure>{to_svg(draw(figure(figsize=size, layout='constrained').subplots()).figure, what, what, f'p{i}')}</figure>")
-    notes = "".join(f"<li>{e(w)}</li>" for w in board.warnings)
-    body = "".join(f"<h2>{e(h)}</h2><div class='wide'>{_html_table(shown(f))}</div>" for h, f in board.tables())
-    return _out(PAGE.format(title=e(board.title), notes=f"<ul>{notes}</ul>" if notes else "", body=body + "<h2>Pictures</h2>" + "".join(figures)), path)
+    album, k = Album(), len(board.summary)
+    figure = require("matplotlib.figure", "plots", why="the HTML page").Figure
+    new = lambda w, h: figure(figsize=(w, h), layout="constrained").subplots()
+    drawn = [album.add(lambda ax, by=by: plot_ranks(board, by, new(6.4, 1.5 + .3 * k)), title=f"Mean ranks by {words(board.names[by == 'gap'])}", caption="Models under a common bar cannot be told apart.") for by in board.tests]
+    drawn.append(album.add(lambda ax: plot_tradeoff(board, new(6, 4.2)), title="Utility against fairness", caption="Filled: on the front, beaten by no other model in both."))
+    drawn.append(album.add(lambda ax: plot_gaps(board, new(2.8 + .72 * len(board.cells), (1.8 if len(board.cells) <= 8 else 3) + .32 * k)), title="Gaps by model, dataset and attribute", caption="The same numbers as in the table."))
+    title, _, headline = board.title.partition(" · ")
+    tables = [(clean(h), page_table(f"table{i}", CAPTIONS[i], f, board.names)) for i, (h, f) in enumerate(board.frames())]
+    text = template("leaderboard.html.j2").render(title=clean(title), headline=clean(headline), sentences=list(map(clean, said(board))), warnings=list(map(clean, board.warnings)), tables=tables, shown=drawn[:-1], wide=drawn[-1:], **page_parts())
+    return _out(text, path)
 
 Leaderboard.to_html = to_page
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c050
+# %% ../../nbs/53_bench.leaderboard.ipynb #c056
 WRITES = {".html": "to_html", ".md": "to_markdown", ".csv": "to_csv", ".tex": "to_latex"}
 
 def add_compare_arguments(parser) -> None:
