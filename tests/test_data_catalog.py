@@ -11,6 +11,7 @@ import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fairmedfm.core import InputError
@@ -202,3 +203,31 @@ def test_importing_the_catalogue_loads_no_torch_and_no_reader():
             "set(sys.modules); print(sorted(bad))")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True).stdout.strip()
     assert out == "[]", out
+
+
+def test_prepare_says_what_was_dropped_and_unknown(tmp_path, capsys):
+    "The command, twice: the second finds the table and says the same; without --raw one line and exit code 2."
+    from fixtures_raw import make_release
+
+    from fairmedfm.cli import main
+    make_release("BRSET", tmp_path / "raw", 8)
+    line = ["prepare", "brset", "--raw", str(tmp_path / "raw"), "--out", str(tmp_path / "out"), "--quiet"]
+    assert main(line) == 0
+    said = capsys.readouterr().out
+    assert "12 rows, 10 patients" in said and "patient_age: 2 'NA', 1 '(empty)' → missing" in said and "both sexes" in said and " 0 patient_ids" not in said
+    stamp = (tmp_path / "out/samples.csv").stat().st_mtime_ns
+    assert main(line) == 0 and capsys.readouterr().out == said and (tmp_path / "out/samples.csv").stat().st_mtime_ns == stamp
+    assert main(line[:2]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "--raw" in said.err and len(said.err.splitlines()) == 1
+
+
+def test_a_prepared_table_of_a_row_outside_the_catalogue_keeps_its_row(tmp_path):
+    "Read by its path it is read and asked as its row says."
+    from fairmedfm.data.core import DatasetSpec, prepare_spec
+    (tmp_path / "raw").mkdir(); (tmp_path / "raw/a.npy").write_bytes(b"x")
+    spec = DatasetSpec("Ours", "toy", ("sex",), label="1 = ill", size="1", licence="CC0", access="none", prompts=("{} toy",), read={"axes": "YXZ", "window": (0, 9)}, structures={"a": range(3)},
+                       prepare=lambda raw, log: pd.DataFrame({"id": ["a"], "image": ["a.npy"], "label": [1], "sex": ["F"]}))
+    prepare_spec(spec, tmp_path / "raw", tmp_path / "out", quiet=True)
+    got = load_dataset(tmp_path / "out").spec
+    assert (got.prompts, got.read, got.structures) == (("{} toy",), {"axes": "YXZ", "window": (0, 9)}, {"a": (0, 1, 2)}) and got.prepare is None

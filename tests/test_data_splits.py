@@ -87,6 +87,9 @@ def test_balanced_rows(seed, state):
 def test_any_official_split_becomes_sound(seed, words):
     table = cohort(seed, 30).assign(split=words)
     if not {"train", "test"} & set(words): return
+    if not {"valid", "test"} & set(words):
+        with pytest.raises(InputError, match="nothing to evaluate on"): complete_split(table)
+        return
     notes = Notes()
     part = complete_split(table, notes=notes)
     assert leaks(table.assign(split=part)).empty

@@ -60,6 +60,7 @@ def prepare_dataset(
     goes on."""
     spec = DATASETS[name]
     out = Path(data_root)/spec.name if out is None else Path(out)
+    if raw is None and spec not in PHANTOM_SPECS: raise InputError(f"{spec.name} is made from its release: give the folder with --raw. {spec.access[:1].upper()}{spec.access[1:]}")
     data = prepare_spec(spec, None if spec in PHANTOM_SPECS else raw, out, quiet, again)
     if again or not (out/"audit.md").exists(): write_text(out/"audit.md", audit_of(data, quiet=quiet).to_markdown())
     return data

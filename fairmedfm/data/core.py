@@ -29,10 +29,10 @@ from ..tables import find_columns, open_table
 # %% auto #0
 __all__ = ['CLIP_NORM', 'SPLIT_WORDS', 'FIRST_COLUMNS', 'ROLES', 'CLUSTER_NAMES', 'UNKNOWN_WORDS', 'NEGATIVE_WORDS',
            'ATTRIBUTES_TOO', 'as_text', 'text_column', 'code_column', 'split_path', 'inside', 'locate', 'PrepareLog',
-           'map_values', 'map_numbers', 'years', 'age_group', 'find_file', 'read_raw', 'DatasetSpec', 'spec_from',
-           'check_splits', 'check_labels', 'check_samples', 'Dataset', 'csv_bytes', 'write_samples', 'is_finished',
-           'read_samples', 'there', 'prepare_spec', 'attribute_column', 'find_roles', 'code_labels', 'read_any',
-           'from_table', 'progress']
+           'log_text', 'map_values', 'map_numbers', 'years', 'age_group', 'find_file', 'read_raw', 'DatasetSpec',
+           'spec_from', 'check_splits', 'check_labels', 'check_samples', 'Dataset', 'csv_bytes', 'write_samples',
+           'is_finished', 'read_samples', 'there', 'prepare_spec', 'attribute_column', 'find_roles', 'code_labels',
+           'read_any', 'from_table', 'progress']
 
 # %% ../../nbs/10_data.core.ipynb #c007
 def as_text(value) -> str|None:
@@ -106,10 +106,13 @@ class PrepareLog:
         return inside(name)
     def to_dict(self) -> dict:
         return {"steps": self.steps, "unknown": self.unknown_words, "notes": list(self.notes)}
-    def __repr__(self):
-        lines = [f"{s['rows']:>9,}  {s['step']}" + (f" (-{s['dropped']:,})" if s["dropped"] else "") for s in self.steps]
-        words = [f"{'':>9}  {c}: " + ", ".join(f"{n:,} {w!r}" for w, n in d.items()) + " → missing" for c, d in self.unknown_words.items()]
-        return "\n".join(lines + words + [f"{'':>9}  {s}" for s in self.notes])
+    def __repr__(self): return log_text(self.to_dict())
+
+def log_text(log:Mapping) -> str:
+    "The log of a preparation (as `PrepareLog.to_dict` or `facts['log']` gives it) for a reader: rows at each step, what was dropped, what is unknown, what was assumed."
+    lines = [f"{s['rows']:>9,}  {s['step']}" + (f" (-{s['dropped']:,})" if s["dropped"] else "") for s in log.get("steps", ())]
+    words = [f"{'':>9}  {c}: " + ", ".join(f"{n:,} {w!r}" for w, n in d.items()) + " → missing" for c, d in log.get("unknown", {}).items()]
+    return "\n".join(lines + words + [f"{'':>9}  {s}" for s in log.get("notes", ())])
 
 # %% ../../nbs/10_data.core.ipynb #c022
 def map_values(values, mapping:Mapping, column:str, log:PrepareLog, where:str="") -> pd.Series:
@@ -488,6 +491,7 @@ def attribute_column(data:Dataset, name:str, protocol:str="sound") -> str:
     low = name.lower()
     found = next((columns[k] for k in (low, {"sex": "gender", "gender": "sex"}.get(low), f"{low}_group", f"{low}binary") if k in columns),
                  None)
+    if found is None and not data.attributes: raise InputError(f"{data.name} has no attributes, so none called {name!r}; name a column with --attributes")
     if found is None: raise unknown_name("attribute", name, data.attributes)
     published = (data.spec.paper_attributes if data.spec else {"age": "age_group"}).get(found)
     if protocol == "paper" and published in data.samples: return published
@@ -536,7 +540,7 @@ def code_labels(values, pos_label=None, column:str="label") -> tuple[pd.Series, 
     elif len(names) == 2:
         first = [n for n in names if n.lower() in NEGATIVE_WORDS]
         if len(first) != 1:
-            raise InputError(f"column {column!r} holds {names[0]!r} and {names[1]!r}; say which one the score stands for with pos_label")
+            raise InputError(f"column {column!r} holds {names[0]!r} and {names[1]!r}; say which one the score stands for with --pos_label (pos_label=)")
         names = [first[0], next(n for n in names if n != first[0])]
     else: raise InputError(f"column {column!r} holds only the class {some(names) or 'missing'}; a classifier needs two")
     return pd.Series([None if v is None else int(v == names[1]) for v in text], index=text.index, dtype=object), tuple(names)
@@ -570,7 +574,9 @@ ATTRIBUTES_TOO = ("sexbinary", "ageapprox", "ageapproximate")  # beside those th
 def _pick_attributes(columns, given) -> list[str]:
     by_plain = {_plain(c): c for c in columns}
     for name in given or ():
-        if _plain(name) not in by_plain: raise unknown_name("column for an attribute called", name, columns)
+        if _plain(name) in by_plain: continue
+        if not len(columns): raise InputError(f"there is no column for an attribute called {name!r}: the table has no columns beside those of images, labels and patients")
+        raise unknown_name("column for an attribute called", name, columns)
     known = set(find_columns(columns).sensitive) if len(columns) else set()
     return [by_plain[_plain(n)] for n in given] if given else [c for c in columns if c in known or _plain(c) in ATTRIBUTES_TOO]
 
@@ -599,6 +605,8 @@ def from_table(
     roles = find_roles(table.columns, given)
     if "image" not in roles:
         raise InputError(f"{path.name} has no column of image paths (there are: {some(table.columns, 30)}); name it with --image_column")
+    if not {"label", "mask"} & set(roles):
+        raise InputError(f"{path.name} has no column of labels and none of masks (there are: {some(table.columns, 30)}); name it with --label_column or --mask_column")
     frame = pd.DataFrame({role: table[column] for role, column in roles.items()})
     log.count(f"rows in {path.name}", len(frame))
     facts = {"name": path.stem if path.stem != "metadata" else path.absolute().parent.name, "columns": roles}

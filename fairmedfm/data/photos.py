@@ -221,7 +221,7 @@ def prepare_brset(raw, log:PrepareLog) -> pd.DataFrame:
     out["eye"] = map_values(frame["exam_eye"], {"1": "right", "2": "left"}, "exam_eye", log, table.name)
     out["camera"] = text_column(frame["camera"])
     for c, what in (("sex", "both sexes"), ("age", "more than one age")):
-        log.note(f"{plural(int((out.groupby('patient')[c].nunique() > 1).sum()), 'patient_id')} with {what}; the values are kept as they are")
+        if n := int((out.groupby("patient")[c].nunique() > 1).sum()): log.note(f"{plural(n, 'patient_id')} with {what}; the values are kept as they are")
     if "diabetic_retinopathy" in frame: log.note(f"{plural(int((out['label'] != pd.to_numeric(frame['diabetic_retinopathy'])).sum()), 'image')} where DR_ICDR and diabetic_retinopathy disagree; DR_ICDR counts, as published")
     return keep_found(log.drop(out, out["label"].isna(), "no DR_ICDR grade"), raw, log)
 

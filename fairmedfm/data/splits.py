@@ -156,6 +156,7 @@ def complete_split(samples:pd.DataFrame, valid:float=0.1, random_state:int=0, no
     split stay without one."""
     part, say = check_splits(samples["split"]), (notes.add if notes is not None else lambda text: None)
     if not (part == "train").any() and not (part == "test").any(): raise InputError("the split column has neither 'train' nor 'test' rows")
+    if not part.isin(["test", "valid"]).any(): raise InputError("the split column holds only 'train' rows, so there is nothing to evaluate on; leave it empty and the split is made")
     if not (part == "test").any():
         say(f"the split has no test part: its {plural(int((part == 'valid').sum()), 'valid row')} are the evaluation set")
         part = part.replace("valid", "test")
