@@ -231,3 +231,26 @@ def test_a_prepared_table_of_a_row_outside_the_catalogue_keeps_its_row(tmp_path)
     prepare_spec(spec, tmp_path / "raw", tmp_path / "out", quiet=True)
     got = load_dataset(tmp_path / "out").spec
     assert (got.prompts, got.read, got.structures) == (("{} toy",), {"axes": "YXZ", "window": (0, 9)}, {"a": (0, 1, 2)}) and got.prepare is None
+
+
+WRONG = [  # the table, options, what the one line has to say
+    ({"image": "where"}, "", "--image_column"), ({"label": "verdict"}, "", "--label_column"), ({"label": "verdict"}, "--label_column verdct", "did you mean 'verdict'"), ({"label": ["AD", "CN"]}, "", "--pos_label"),
+    ({"label": [1, 1]}, "", "only the class '1'"), ({"label": "label_a", "sex": "label_b"}, "", "2 label columns"), ({"sex": "hair"}, "--sensitive_name sex", "there is no attribute 'sex'"), ({"sex": "hair"}, "--attributes sex", "called 'sex'"),
+    ({"split": ["train", "train"]}, "", "nothing to evaluate on"), ({"split": ["train", "hold-out"]}, "", "'hold-out'"), ({"image": ["0.png", "gone.png"]}, "", "gone.png does not exist"), ({"image": ["0.png", "../1.png"]}, "", "--image_root")]
+
+
+@pytest.mark.parametrize("change,options,says", WRONG, ids=[w[2] for w in WRONG])
+def test_a_wrong_table_of_ones_own_is_one_line(change, options, says, tmp_path, monkeypatch, capsys):
+    "Before anything is encoded, with the exit code 2; a string renames a column, a list fills it in turn."
+    pytest.importorskip("torch")
+    from PIL import Image
+
+    from fairmedfm.cli import main
+    monkeypatch.chdir(tmp_path)
+    table = pd.DataFrame({"image": [f"{i}.png" for i in range(12)], "label": [0, 1]*6, "sex": list("FFMM")*3})
+    for i in range(12): Image.new("L", (8, 8), 20*i).save(f"{i}.png")
+    for column, to in change.items(): table = table.rename(columns={column: to}) if isinstance(to, str) else table.assign(**{column: (to*6 if column != "image" else [*table.image[:-1], to[1]])})
+    table.to_csv("mine.csv", index=False)
+    assert main(["run", "--usage", "lp", "--model", "Radiomics", "--dataset", "mine.csv", "--device", "cpu", *options.split()]) == 2
+    said = capsys.readouterr()
+    assert says in said.err and len(said.err.splitlines()) == 1 and said.out == "" and not (tmp_path / "output").exists()

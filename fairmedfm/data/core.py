@@ -109,7 +109,7 @@ class PrepareLog:
     def __repr__(self): return log_text(self.to_dict())
 
 def log_text(log:Mapping) -> str:
-    "The log of a preparation (as `PrepareLog.to_dict` or `facts['log']` gives it) for a reader: rows at each step, what was dropped, what is unknown, what was assumed."
+    "The log of a preparation (of a `PrepareLog`, or `log` in samples.json) for a reader: rows at each step, what was dropped, what is unknown, what was assumed."
     lines = [f"{s['rows']:>9,}  {s['step']}" + (f" (-{s['dropped']:,})" if s["dropped"] else "") for s in log.get("steps", ())]
     words = [f"{'':>9}  {c}: " + ", ".join(f"{n:,} {w!r}" for w, n in d.items()) + " → missing" for c, d in log.get("unknown", {}).items()]
     return "\n".join(lines + words + [f"{'':>9}  {s}" for s in log.get("notes", ())])
@@ -540,7 +540,7 @@ def code_labels(values, pos_label=None, column:str="label") -> tuple[pd.Series, 
     elif len(names) == 2:
         first = [n for n in names if n.lower() in NEGATIVE_WORDS]
         if len(first) != 1:
-            raise InputError(f"column {column!r} holds {names[0]!r} and {names[1]!r}; say which one the score stands for with --pos_label (pos_label=)")
+            raise InputError(f"column {column!r} holds {names[0]!r} and {names[1]!r}; say which one the score stands for with --pos_label")
         names = [first[0], next(n for n in names if n != first[0])]
     else: raise InputError(f"column {column!r} holds only the class {some(names) or 'missing'}; a classifier needs two")
     return pd.Series([None if v is None else int(v == names[1]) for v in text], index=text.index, dtype=object), tuple(names)
