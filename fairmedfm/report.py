@@ -20,7 +20,7 @@ from .core import InputError, Notes, plural, some, unknown_name, write_text
 from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS, dice_summary, dice_values, group_table, mask_scores
 from .metrics import PUBLISHED, Comparison, Ranking, metric_parts, read_threshold
-from .uncertainty import REST, mask_uncertainty, uncertainty
+from .uncertainty import REST, family, mask_uncertainty, uncertainty
 
 # %% auto #0
 __all__ = ['COUNTS', 'SUMMARY', 'TABLES', 'SHOWN', 'FIRST_DIFFERENCES', 'group_columns', 'summary_row', 'FairnessReport',
@@ -174,7 +174,7 @@ def _shown(self) -> tuple:
     "The two tables with formatted cells; per group only the columns that people read first, at the report's threshold."
     at = self.metadata.get("threshold", {}).get("name")
     wanted = [c for name in SHOWN[self.task] for c in ((f"{name}@{at}" if f"{name}@{at}" in self.by_group and name not in ("auc", "ece") else name),) if c in self.by_group]
-    extra = [c for c in self.by_group if c.split("@")[0] in self.metadata.get("metrics", ()) and c not in wanted and ("@" not in c or c.endswith(f"@{at}"))]
+    extra = [c for c in self.by_group if c.split("@")[0].removeprefix("mean_") in self.metadata.get("metrics", ()) and c not in wanted and ("@" not in c or c.endswith(f"@{at}"))]
     columns = [c for c in wanted if c != "skipped"] + extra + (["skipped"] if "skipped" in self.by_group and self.by_group["skipped"].notna().any() else [])
     counts = {"n", "n_groups", "n_left_out"}
     show = lambda f: pd.DataFrame({c: [_cell(int(v) if c in counts and v == v else v) for v in f[c]] for c in f}, index=f.index)
@@ -196,7 +196,7 @@ FIRST_DIFFERENCES = ("auc", "tpr", "dice")
 def differences(self) -> pd.DataFrame|None:
     "The differences between groups that people read first: pairs where there are up to three groups, each group against the rest where there are more."
     if self.pairwise is None: return None
-    f = self.pairwise[self.pairwise["metric"].isin(FIRST_DIFFERENCES)]
+    f = self.pairwise[self.pairwise["metric"].isin({*FIRST_DIFFERENCES, *self.metadata.get("metrics", ())})]
     if not len(f): return None
     rest = f["group_b"] == REST
     few = f.groupby([c for c in ("target", "attribute", "metric") if c in f])["group_a"].transform("nunique") <= 3
@@ -226,7 +226,7 @@ def _assumptions(self) -> list:
     m, out = self.metadata, []
     if "score_type" in m: out.append(f"scores: {m['score_type']}")
     if "labels" in m and self.task == "cls": out.append(f"labels: {m['labels']}")
-    if self.uncertainty is not None: out.append(f"{100 * m['ci']:g} % intervals" + (", patients as the unit" if m.get("clustered") else ", samples as the unit"))
+    if self.uncertainty is not None: out.append(f"{100 * m['ci']:g} % intervals" + (", patients as the unit" if m.get("clustered") else ", samples as the unit") + family(self.uncertainty.settings))
     if "threshold" in m: out.append("threshold: " + m["threshold"]["name"] + (f" = {m['threshold']['value']:.6g}" if isinstance(m["threshold"].get("value"), float) and m["threshold"]["name"] != f"{m['threshold']['value']:g}" else "") + (", found on these same samples" if m["threshold"].get("tuned") else ""))
     return out
 

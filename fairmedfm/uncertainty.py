@@ -33,7 +33,7 @@ __all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'FINE', 'MIN_LABE
            'AreaShuffle', 'area_of_counts', 'MeanShuffle', 'UnitShuffle', 'mean_shuffle', 'area_shuffle',
            'unit_shuffle', 'pooled_placements', 'shuffle_of', 'contrasts', 'reached', 'permutation_p', 'adjust',
            'together', 'together_p', 'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings', 'jobs_of',
-           'part_in', 'cluster_codes', 'Uncertainty', 'gap_interval', 'combine', 'tell', 'uncertainty',
+           'part_in', 'cluster_codes', 'Uncertainty', 'gap_interval', 'family', 'combine', 'tell', 'uncertainty',
            'mask_uncertainty', 'Accumulator']
 
 # %% ../nbs/04_uncertainty.ipynb #c009
@@ -216,15 +216,22 @@ def linear(cols:Columns, influences, has=None, correct=True) -> Linear:
         safe, there = np.where(codes < 0, k, codes), (1.0 if has is None else has) * (codes >= 0)
         if cols.clusters is None:
             V[at], third[at], units[at] = (np.bincount(safe, weights=x, minlength=k + 1)[:k] for x in (u ** 2, u ** 3, there))
+            if cols.weight is not None: units[at] = kish(cols, np.broadcast_to(there, safe.shape).astype(float))[at]
             continue
         U = _table(cols, safe, k, u)
-        V[at], third[at], units[at] = (U ** 2).sum(0), (U ** 3).sum(0), (_table(cols, safe, k, there) > 0).sum(0)
+        V[at], third[at], units[at] = (U ** 2).sum(0), (U ** 3).sum(0), _worth(_table(cols, safe, k, there), None if cols.weight is None else _table(cols, safe, k, there * cols.weight))
         if not cols.crossed: continue
         if i == 0: own, inner = U, pairs[:, 1] < cols.k; cov[inner] = (U.T @ U)[tuple(pairs[inner].T)]
         elif i <= cols.rest: cov[pairs[:, 1] == at.start] = own[:, i - 1] @ U[:, 0]
     with np.errstate(invalid="ignore", divide="ignore"):
         rho = np.clip(np.nan_to_num(cov / np.sqrt(V[pairs[:, 0]] * V[pairs[:, 1]])), -1, 1)
         return Linear(V * units / (units - 1) if correct else V, third, units, rho)
+
+#| export
+def _worth(has, weights):
+    "The number of clusters per column that have a sample, or (weighted) of equal clusters that they are worth."
+    if weights is None: return (has > 0).sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"): return np.nan_to_num(weights.sum(0) ** 2 / (weights ** 2).sum(0))
 
 # %% ../nbs/04_uncertainty.ipynb #c043
 def touching(interval, size:int):
@@ -360,6 +367,7 @@ def mean(cols:Columns, metric:str, x=None, bounds=(0, np.inf)) -> Estimate:
     if cols.designed:
         value, parts = ratio_influence(cols, x, np.ones(len(x)))
         m = linear(cols, parts)
+        m.variance = np.where(m.variance > 1e-24 * value ** 2, m.variance, 0)        # rounding is no spread
     else:
         n, s1, s2, s3 = cols.count, cols.total(x), cols.total(x * x), cols.total(x * x * x)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -592,7 +600,8 @@ def calibration(cols:Scored, metric:str) -> Estimate:
         n, pos, total = g.bin_sums(BIN_EDGES[metric](g))
         for j, i in enumerate(range(at.start, at.stop)):
             with np.errstate(invalid="ignore", divide="ignore"): share, p, y = n[j] / n[j].sum(), total[j] / n[j], pos[j] / n[j]
-            curves.append(None if np.isnan(value[i]) else error_curve(share * cols.count[i], p, y, metric == "ce_debiased", deff[i]))
+            certain = value[i] < 1e-6 and not (np.nan_to_num(p * (1 - p)) > 1e-6).any()               # scores of 0 and 1 that are all right: no spread is no certainty
+            curves.append(None if np.isnan(value[i]) or certain or not np.isfinite(deff[i]) else error_curve(share * cols.count[i], p, y, metric == "ce_debiased", deff[i]))
     def limits(alpha, at):
         at, z, low, high = np.asarray(at), np.broadcast_to(critical(alpha), np.shape(at)), np.empty(np.shape(at)), np.empty(np.shape(at))
         for j in np.unique(at): low[at == j], high[at == j] = _read(curves[j], z[at == j]), _read(curves[j], -z[at == j])
@@ -993,9 +1002,11 @@ class Settings:
         if not number(abs(self.n_jobs) if isinstance(self.n_jobs, (int, np.integer)) else self.n_jobs, 1): raise InputError(f"n_jobs={self.n_jobs!r} is no number of processes; give 1, or -1 for all")
         if not number(self.min_group_size, 0): raise InputError(f"min_group_size={self.min_group_size!r} is no number of samples")
         if self.correction not in CORRECTIONS: raise unknown_name("correction", self.correction, CORRECTIONS)
+        r = self.random_state
+        if isinstance(r, bool) or not (r is None or isinstance(r, (int, np.integer)) or hasattr(r, "integers") or hasattr(r, "randint")): raise InputError(f"random_state={r!r} is no seed; give a whole number, a NumPy generator, or None for chance")
         if isinstance(self.random_state, (int, np.integer)) and self.random_state < 0: raise InputError(f"random_state={self.random_state!r} is negative")
         for t in self.tolerance.values() if isinstance(self.tolerance, Mapping) else [self.tolerance]:
-            if t is not None and not (isinstance(t, (int, float, np.number)) and t > 0): raise InputError(f"tolerance={t!r} is no difference that could be ignored; give a positive number, or one per metric such as {{'auc': 0.05}}")
+            if t is not None and not (isinstance(t, (int, float, np.number)) and 0 < t < np.inf): raise InputError(f"tolerance={t!r} is no difference that could be ignored; give a positive number, or one per metric such as {{'auc': 0.05}}")
         return self
 
 # %% ../nbs/04_uncertainty.ipynb #c141
@@ -1098,6 +1109,12 @@ def _judged(frames:dict, how) -> Uncertainty:
     pairs["verdict"] = verdicts(pairs["low"], pairs["high"], pairs["p_adjusted"], how.alpha, pairs["tolerance"])
     return Uncertainty(**{k: f.reset_index(drop=True) for k, f in frames.items()}, settings={k: getattr(how, k) for k in ("ci", "n_resamples", "correction", "min_group_size", "tolerance", "random_state")} | {"families": counts | {"tests that all groups are equal": int(tests["p_value"].notna().sum())}})
 
+def family(settings) -> str:
+    "How the p-values of an answer with these `settings` were corrected, as the end of a sentence; empty when they were not."
+    counts, names = [f"{n:,} {k}" for k, n in settings.get("families", {}).items() if n], {"holm": "by Holm", "bh": "by Benjamini and Hochberg"}
+    if settings.get("correction") not in names or not counts: return ""
+    return f"; p-values corrected {names[settings['correction']]} over " + " and over ".join(counts) + ", of all attributes and metrics"
+
 def combine(answers, correction:str=None) -> Uncertainty:
     "Several answers as one: p-values are corrected, and verdicts given, for all of them together."
     answers = list(answers)
@@ -1128,7 +1145,7 @@ def _sibling(jobs, j, metric): return next((x for x in jobs if x.cols is j.cols 
 
 # %% ../nbs/04_uncertainty.ipynb #c149
 SAID, SMALL = 6, 100       # groups named in one sentence; samples below which a group is called small
-SHORT = [(0, MIN_LABELS, ("ap", "cal_slope", "cal_intercept"), "has no interval"), (0, MIN_LABELS, ("bce", "brier"), "can have an interval that is too short (92 % instead of 95 %)"),
+SHORT = [(2, 5, ("auc",), "can have an interval that is too short (91 % instead of 95 %)"), (0, MIN_LABELS, ("ap", "cal_slope", "cal_intercept"), "has no interval"), (0, MIN_LABELS, ("bce", "brier"), "can have an interval that is too short (92 % instead of 95 %)"),
          (MIN_LABELS, 3 * MIN_LABELS, ("ap",), "can have an interval that is too short (92 % instead of 95 %)")]
 
 def _listed(items, what="more"): return "; ".join(items[:SAID]) + (f"; and {len(items) - SAID} {what}" if len(items) > SAID else "")
@@ -1185,7 +1202,7 @@ def uncertainty(
     codes = cluster_codes(clusters, sizes.pop())
     return _answer([j for c in each for j in jobs_of(c, dict.fromkeys(names), how, codes)], how, notes)
 
-# %% ../nbs/04_uncertainty.ipynb #c169
+# %% ../nbs/04_uncertainty.ipynb #c183
 BOUNDS = {"dice": (0, 1), "iou": (0, 1), "nsd": (0, 1), "hd95": (0, np.inf), "asd": (0, np.inf)}
 
 def _nested(values) -> dict:
@@ -1217,7 +1234,7 @@ def _mean_job(target, metric, x, group, how, clusters):
     able = len(cols.pairs) and known.any() and not cols.crossed
     return Job(group.name, target, cols, e, None if not able else unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x), part_in(cols, e, how.alpha))
 
-# %% ../nbs/04_uncertainty.ipynb #c174
+# %% ../nbs/04_uncertainty.ipynb #c188
 class Accumulator:
     "Collects batches for `function(y_true, y_score, *, sensitive_features, **options)`, such as `auc_gap` or `evaluate`; `merge` adds what others collected. Needs no torch, takes tensors."
     def __init__(self, function:Callable, **options):

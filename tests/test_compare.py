@@ -143,7 +143,7 @@ def test_no_difference_seen_is_not_no_difference():
 def test_draws_are_shared_by_the_models_and_cost_no_memory():
     a, b = phantom(200, seed=2)
     peaks = []
-    for n in (20, 20, 300):
+    for n in (100, 100, 300):
         tracemalloc.start(); t = compare({"A": a, "B": b}, metrics="ece", gaps="ece-gap", n_resamples=n).pairwise; peaks.append(tracemalloc.get_traced_memory()[1]); tracemalloc.stop()
     assert peaks[2] < 1.3*peaks[1] and (t.method == "paired bootstrap").iloc[0]
     again = compare({"A": a, "B": b}, metrics="ece", gaps="ece-gap", n_resamples=300, n_jobs=2).pairwise

@@ -301,6 +301,43 @@ def test_verdicts_say_what_intervals_and_tests_support():
     assert verdicts([-.01, .01], [.02, .04], [.8, .001], alpha).tolist() == ["cannot say", "different"]
 
 
+def test_pairs_and_rests_are_two_families():
+    "Holm over all pairs, and over all differences from the rest, of all metrics and attributes; the report says so."
+    d = audit(600, 4, seed=13)
+    people = pd.DataFrame({"group": d.group, "sex": np.where(np.arange(600) % 2, "F", "M")})
+    u = uncertainty([Comparison(questions(d.y, d.s)[0][0], g, .5) for g in groupings(people)], ["auc", "acc"], n_resamples=100)
+    rest = u.pairwise.group_b == "(rest)"
+    for rows in (rest, ~rest): assert np.allclose(u.pairwise.p_adjusted[rows], adjust(u.pairwise.p_value[rows]))
+    assert u.settings["families"] == {"differences between two groups": 14, "differences of a group from the rest": 8, "tests that all groups are equal": 4}
+    r = fm.evaluate(d.y, d.s, people, ci=.95, n_resamples=100, correction="bh")
+    assert "p-values corrected by Benjamini and Hochberg over 42 differences between two groups and over 24 differences of a group from the rest" in str(r)
+    assert "corrected" not in str(fm.evaluate(d.y, d.s, people, ci=.95, n_resamples=100, correction="none")).split("\n\n")[0]
+
+
+@pytest.mark.parametrize("kw, text", [(dict(random_state="a"), "no seed"), (dict(random_state=1.5), "no seed"), (dict(random_state=True), "no seed"), (dict(tolerance=np.inf), "tolerance=inf"), (dict(tolerance=np.nan), "tolerance=nan"),
+                                      (dict(ci="0.95"), "ci='0.95'"), (dict(clusters="patient"), "one value per sample"), (dict(clusters=[1]*5), "one patient per sample"), (dict(tolerance={"aucc": .1}), "did you mean 'auc'")])
+def test_bad_settings_are_one_line(kw, text):
+    d = audit(60, 2)
+    with pytest.raises(InputError, match=text) as e: fm.evaluate(d.y, d.s, d.group, **({"ci": .95, "n_resamples": 20} | kw))
+    assert "\n" not in str(e.value)
+
+
+def test_no_finite_interval_from_data_that_define_none():
+    "One patient, one patient per group, scores of 0 and 1 that are all right, one sample that outweighs the rest, constant losses: NaN and no verdict, and no NumPy warning."
+    d = audit(200, 2, seed=3)
+    finite = lambda r, m, g: bool(np.isfinite(r.intervals.set_index(["metric", "group"]).loc[(m, g), ["low", "high"]].to_numpy(float)).all())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        run = lambda y, s, **kw: fm.evaluate(y, s, d.group, ci=.95, n_resamples=50, **kw)
+        one, each = run(d.y, d.s, clusters=np.zeros(200)), run(d.y, d.s, clusters=d.group)
+        certain, shifted = run(d.y, d.y.astype(float)), run(d.y, d.y*.8 + .1, clusters=d.patient)
+        heavy = run(d.y, d.s, sample_weight=np.r_[1e6, np.ones(199)])
+    assert one.intervals[["low", "high"]].isna().all(axis=None) and one.pairwise[["low", "high", "p_value"]].isna().all(axis=None)
+    assert not any(finite(each, m, g) for m in ("auc", "acc", "bce", "ece") for g in "AB") and (each.pairwise.verdict == "cannot say").all()
+    assert not finite(certain, "ece", "A") and not finite(certain, "bce", "A") and finite(certain, "auc", "A") and finite(certain, "acc", "A")
+    assert not finite(shifted, "bce", "A") and not finite(heavy, "bce", d.group[0]) and (heavy.pairwise.verdict == "cannot say").all()
+
+
 def test_combine_corrects_again():
     d = audit(200, 2, seed=13)
     parts = [uncertainty(compared(d.y, d.s, d.group), m, n_resamples=200) for m in ("auc", "acc", "tpr")]
