@@ -155,7 +155,7 @@ def in_short(report, most:int=8) -> tuple:
         for target in report.targets or [None]: out += (_proven if proven else _unproven)(report, metric, target)
     if proven and not out: proven, out = False, [s for m in headline_metrics(report) for t in report.targets or [None] for s in _unproven(report, m, t)]
     if not proven and len(out) > most: out = _widest(report, most)
-    kept = sorted(out, key=lambda s: [*TAGS, None].index(s.verdict))[:most] if len(out) > most else out
+    kept = sorted(out, key=lambda s: [*TAGS, None].index(s.verdict))[:most]
     more = [s for s in out if s not in kept]
     counted = [f"{plural(n, 'more finding')} of “{w}”" for v, w in TAGS.items() if (n := sum(s.verdict == v for s in more))]
     if counted: kept = [*kept, Sentence(f"In the tables below: {', '.join(counted)}.")]
@@ -468,7 +468,8 @@ def curves(report, s:Samples, album) -> tuple:
     how = {"bins": _bins_of(report, named["sensitive_features"]), **{k: v for k, v in s.options.items() if k in GROUPING}}
     parts = groupings(named["sensitive_features"], len(next(iter(dice.values()))), notes=Notes(), **how)
     asked = [(name, g) for name in dice for g in parts]
-    out = [Shelf(f"Dice by {clean(g.name)}" + (f", {clean(name)}" if name else ""), _dice_set(dice[name], size.get(name), g, name, album), name == next(iter(dice))) for name, g in asked[:MOST_CURVES]]
+    unit = {"mm": "mm³, or mm² of a flat image"}.get(getattr(report.samples, "attrs", {}).get("distance_unit"), "voxels" if report.samples is not None else "")
+    out = [Shelf(f"Dice by {clean(g.name)}" + (f", {clean(name)}" if name else ""), _dice_set(dice[name], size.get(name), unit, g, name, album), name == next(iter(dice))) for name, g in asked[:MOST_CURVES]]
     return out, f"Dice is drawn for the first {len(out)} of {len(asked)} combinations of structure and attribute." if len(asked) > len(out) else ""
 
 def _by_structure(values) -> dict:
@@ -476,13 +477,13 @@ def _by_structure(values) -> dict:
     if values is None: return {}
     return {str(k): v for k, v in feature_columns(values).items()} if isinstance(values, Mapping) or hasattr(values, "columns") else {"": as_array(values)}
 
-def _dice_set(dice, size, g, name, album) -> list:
+def _dice_set(dice, size, unit, g, name, album) -> list:
     "Dice of one structure by the groups of one attribute: as clouds, and against size where it is known."
     label, by, group = f"Dice, {clean(name)}" if name else "Dice", clean(g.name), {g.name: np.array([*g.names, None], object)[g.codes]}
     out = [album.add(dice_by_group, dice, group, label=label, title=f"{label} by {by}", caption="Every sample, its group's distribution, quartiles and mean.")]
     if size is None or not (np.asarray(size, float) > 0).any(): return out
     caption = "At equal size the lines of equally served groups meet."
-    return [*out, album.add(dice_by_size, dice, size, group, label=label, title=f"{label} against object size by {by}", caption=caption)]
+    return [*out, album.add(dice_by_size, dice, size, group, label=label, unit=unit, title=f"{label} against object size by {by}", caption=caption)]
 
 def _curve_set(a, album) -> list:
     "ROC, precision and recall, calibration and scores of one comparison, as far as its data define them."
@@ -623,7 +624,7 @@ def _subject(report) -> list:
     source, columns = report.metadata.get("source"), report.metadata.get("columns", {})
     file = [Path(str(source["predictions"])).name] if isinstance(source, Mapping) and "predictions" in source else []
     one = lambda v: v if isinstance(v, str) else v[0] if len(v) == 1 else f"{v[0]} and {len(v) - 1} more"
-    return [*file, *(f"{role.replace('_', ' ')} {one(columns[role])}" for role in ("label", "score", "dice", "pred_mask") if columns.get(role))]
+    return [*file, *(f"{role.replace('_', ' ')} {one(columns[role])}" for role in ("label", "score", "dice") if columns.get(role))]
 
 def _words(report, title, notes) -> dict:
     "The texts of the page."

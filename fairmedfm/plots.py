@@ -633,7 +633,7 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
         entries.append((line, f"{in_line(g.names)[i]} (n = {len(m):,}): mean {_show(means[i])}"))
     if len(g.names) > len(few): entries.append((ax.plot([], [], alpha=0)[0], plural(len(g.names) - len(few), "other group") + " not drawn"))
     ax.set_xscale("log"); _plain_log(ax.xaxis, x[ok])
-    _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", f"size of the true object ({clean(unit)}), log scale", clean(label), grid="y")
+    _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", "size of the true object" + (f" ({clean(unit)})" if unit else "") + ", log scale", clean(label), grid="y")
     _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
     return ax
 
