@@ -26,9 +26,9 @@ from ..tables import read_table
 
 # %% auto #0
 __all__ = ['PARTS', 'SAME', 'DEFAULTS', 'HEADINGS', 'DIGITS', 'CAPTIONS', 'WRITES', 'rank_models', 'RankTest', 'rank_test',
-           'pareto', 'distance_to_optimum', 'explain_gaps', 'run_folders', 'read_runs', 'first_up', 'displayed',
-           'listed', 'said', 'Leaderboard', 'leaderboard', 'plot_ranks', 'unlike', 'plot_tradeoff', 'plot_gaps',
-           'page_table', 'to_page', 'add_compare_arguments', 'run_compare']
+           'pareto', 'distance_to_optimum', 'explain_gaps', 'run_folders', 'read_runs', 'displayed', 'listed', 'said',
+           'Leaderboard', 'leaderboard', 'plot_ranks', 'unlike', 'plot_tradeoff', 'plot_gaps', 'page_table', 'to_page',
+           'add_compare_arguments', 'run_compare']
 
 # %% ../../nbs/53_bench.leaderboard.ipynb #c008
 def rank_models(values:pd.DataFrame, higher_is_better:bool) -> pd.DataFrame:
@@ -178,7 +178,7 @@ HEADINGS = {"n": "cells", "dto": "distance to optimum", "pareto": "on the front"
             "variance": "variance component", "share_of_squares": "share of squares", "share_of_variance": "share of variance"}
 DIGITS = {"utility_rank": 2, "gap_rank": 2, "chi2": 2, "f": 2, "critical difference": 2}
 
-def first_up(text) -> str: return text[:1].upper() + text[1:]
+def _first_up(text) -> str: return text[:1].upper() + text[1:]
 
 def displayed(frame, names) -> pd.DataFrame:
     "A table of the leaderboard as text, with headings in words; `names` are the columns that utility and gap come from."
@@ -234,7 +234,7 @@ class Leaderboard:
         "`(heading, frame)` of everything that is shown, in numbers."
         yield "Models", self.summary
         yield "Rank tests", pd.DataFrame([(k, t.n_blocks, t.chi2, t.p_value, t.f, t.f_p_value, t.critical_difference) for k, t in self.tests.items()], columns=["ranked by", "blocks", "chi2", "p_value", "f", "f_p_value", "critical difference"]).set_index("ranked by")
-        yield f"{first_up(words(self.names[1]))} by dataset and attribute", self.cells
+        yield f"{_first_up(words(self.names[1]))} by dataset and attribute", self.cells
         if self.sources is not None: yield "What explains the gap", self.sources
     def tables(self):
         "`(heading, frame)` of the same as text."
@@ -336,9 +336,9 @@ def plot_ranks(board:Leaderboard, by:str="gap", ax=None):
     if by not in board.tests: raise unknown_name("ranking", by, board.tests)
     t = board.tests[by]
     from matplotlib.transforms import ScaledTranslation
-    posthocs, ax = require("scikit_posthocs", "plots", why="the critical-difference diagram"), _axes(ax, 6.5, 1.3 + .3 * len(t.ranks))
+    posthocs, ax = require("scikit_posthocs", "plots", why="the critical-difference diagram"), _axes(ax, 7, 1.3 + .3 * len(t.ranks))
     near = pd.DataFrame([[1.0 if a == b or abs(t.ranks[a] - t.ranks[b]) <= t.critical_difference else 0.0 for b in t.ranks.index] for a in t.ranks.index], t.ranks.index, t.ranks.index)
-    names = unlike(t.ranks.index)
+    names = unlike(t.ranks.index, 20)
     ranks, near = t.ranks.set_axis(names), near.set_axis(names, axis=0).set_axis(names, axis=1)
     posthocs.critical_difference_diagram(ranks, near, alpha=.5, ax=ax, text_h_margin=.04, color_palette={m: INK for m in names}, label_fmt_left="{label} ({rank:.2f})", label_fmt_right="({rank:.2f}) {label}",
                                          elbow_props={"linewidth": 1}, crossbar_props={"color": INK, "linewidth": 3.5, "solid_capstyle": "butt"}, marker_props={"s": 16}, label_props={"fontsize": "small", "parse_math": False})
@@ -393,7 +393,7 @@ def plot_gaps(board:Leaderboard, ax=None):
     ax.set_xticks(np.arange(v.shape[1]) + .5, columns, fontsize="small", parse_math=False, color=INK, **({} if upright else dict(rotation=40, ha="right", rotation_mode="anchor")))
     ax.set_yticks(np.arange(v.shape[0]) + .5, unlike(v.index), fontsize="small", parse_math=False, color=INK)
     ax.tick_params(length=0); ax.spines[:].set_visible(False)
-    ax.set_title(f"{first_up(words(board.names[1]))}, mean over seeds; darker is less fair", loc="left", fontsize="medium", fontweight="bold", color=INK, parse_math=False)
+    ax.set_title(f"{_first_up(words(board.names[1]))}, mean over seeds; darker is less fair", loc="left", fontsize="medium", fontweight="bold", color=INK, parse_math=False)
     return ax
 
 # %% ../../nbs/53_bench.leaderboard.ipynb #c053
@@ -412,7 +412,7 @@ def to_page(board:Leaderboard, path=None) -> str:
     album, k = Album(), len(board.summary)
     figure = require("matplotlib.figure", "plots", why="the HTML page").Figure
     new = lambda w, h: figure(figsize=(w, h), layout="constrained").subplots()
-    drawn = [album.add(lambda ax, by=by: plot_ranks(board, by, new(6.4, 1.5 + .3 * k)), title=f"Mean ranks by {words(board.names[by == 'gap'])}", caption="Models under a common bar cannot be told apart.") for by in board.tests]
+    drawn = [album.add(lambda ax, by=by: plot_ranks(board, by, new(7.4, 1.5 + .3 * k)), title=f"Mean ranks by {words(board.names[by == 'gap'])}", caption="Models under a common bar cannot be told apart.") for by in board.tests]
     drawn.append(album.add(lambda ax: plot_tradeoff(board, new(6, 4.2)), title="Utility against fairness", caption="Filled: on the front, beaten by no other model in both."))
     drawn.append(album.add(lambda ax: plot_gaps(board, new(2.8 + .72 * len(board.cells), (1.8 if len(board.cells) <= 8 else 3) + .32 * k)), title="Gaps by model, dataset and attribute", caption="The same numbers as in the table."))
     title, _, headline = board.title.partition(" · ")
