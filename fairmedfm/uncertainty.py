@@ -1046,7 +1046,7 @@ class Uncertainty:
 
 def _interval_rows(j, how):
     low, high = j.estimate.interval(how.alpha); e = j.estimate
-    keep = ~np.array([name == REST for name in j.cols.names])
+    keep = ~np.array([name == REST for name in j.cols.names], dtype=bool)
     cut = lambda x: np.maximum(x, e.least)
     return pd.DataFrame({"attribute": j.attribute, "metric": e.metric, "group": j.cols.names, "value": e.value, "estimate": cut(e.centre), "low": cut(low), "high": cut(high), "method": e.method, "n": e.n})[keep]
 
