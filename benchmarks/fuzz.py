@@ -120,11 +120,25 @@ def strict_json(text):
     return json.loads(text, parse_constant=refuse)
 
 
+def sound_intervals(report):
+    "Intervals belong to numbers that the data define, and verdicts to differences."
+    for f, value in ((report.intervals, "value"), (report.pairwise, "difference")):
+        if f is None or not len(f): continue
+        low, high, value = (f[k].astype(float).to_numpy() for k in ("low", "high", value))
+        given = ~np.isnan(low) | ~np.isnan(high)
+        check((low[given] <= high[given]).all(), "interval", low, high)
+        check(not (given & np.isnan(value)).any(), "an interval without a number", f[given & np.isnan(value)].iloc[:1].to_dict("records"))
+        for p in ("p_value", "p_adjusted"):
+            if p in f: check(f[p].dropna().between(0, 1).all(), p, f[p])
+        if "verdict" in f: check(not (f["verdict"].isin(["different", "alike"]) & ~given).any(), "a verdict without an interval")
+
+
 def sound(report):
     "A `FairnessReport`: every rendering can be written, and its numbers are sound."
+    sound_intervals(report)
     data = strict_json(report.to_json())
     (sound_cls if report.task == "cls" else sound_seg)(data)
-    for text in (repr(report), report.to_markdown(), report.to_csv(), report._repr_html_()): text.encode("utf-8")
+    for text in (repr(report), report.to_markdown(), report.to_csv(), report._repr_html_(), report.to_latex()): text.encode("utf-8")
     check(report.by_group.index.is_unique and report.summary.index.is_unique, "rows of one name")
     return data
 
@@ -403,6 +417,15 @@ def options(rng):
     return out
 
 
+def uncertain(rng, n):
+    "Settings of intervals, some of them wrong."
+    out = {"ci": pick(rng, .95, .95, .95, .5, 2, "x"), "n_resamples": pick(rng, 99, 99, 99, 99, 0, -1, "x")}
+    pools = {"clusters": (rng.integers(0, 3, n), np.arange(n), np.zeros(n), ["a"]*n, [None]*n, [1], "x"), "tolerance": (.05, {"auc": .1}, 0, -1, "x"),
+             "min_group_size": (0, 1, 5, 1000, -1, "x"), "correction": ("bh", "none", "x"), "random_state": (7, None, "x")}
+    for _ in range(int(rng.integers(0, 3))): k = pick(rng, *pools); out[k] = pick(rng, *pools[k])
+    return out
+
+
 def fuzz_arrays(rng, folder):
     "`evaluate` on labels, scores and groups with odd values in odd containers, with odd options."
     n = int(rng.choice([0, 1, 2, 3, 8, 30]))
@@ -422,6 +445,7 @@ def fuzz_arrays(rng, folder):
     kw = options(rng)
     if rng.random() < .15: kw["sample_weight"] = container(
         sprinkle(pick(rng, rng.random(n), rng.integers(0, 3, n), np.zeros(n), np.full(n, 1e308), rng.random(n)*1e-300).tolist(), rng), rng)
+    if rng.random() < .3: kw |= uncertain(rng, n)
     sound(evaluate(y, s, g, **kw))
     return "scored"
 
@@ -442,7 +466,8 @@ def fuzz_plain(rng, folder):
     form = pick(rng, lambda a: a.tolist(), lambda a: a, lambda a: pd.Series(a, [f"p{i}" for i in range(n)]))
     args = [form(a) for a in (y, score, g)]
     if isinstance(args[1], pd.Series): args[1] = args[1].iloc[shuffled]
-    report = sound(evaluate(args[0], args[1], {"g": args[2]}, missing="drop", sample_weight=w, score_type=pick(rng, "auto", "rank")))
+    report = sound(evaluate(args[0], args[1], {"g": args[2]}, missing="drop", sample_weight=w, score_type=pick(rng, "auto", "rank"),
+                            **(uncertain(rng, n) if rng.random() < .1 else {})))
     if w is None: agrees(report["by_group"].get("g", {}), truth(y.tolist(), score.tolist(), g.tolist()))
     else:
         want = truth(y.tolist(), score.tolist(), g.tolist())
@@ -485,6 +510,7 @@ def fuzz_masks(rng, folder):
             items = [a_mask(rng, shape if rng.random() < .97 else shape[::-1]) for _ in range(n)]
             kw[side] = pick(rng, *[items]*9, tuple(items), dict(enumerate(items)), pd.Series(items, dtype=object),
                             items[0] if items else items, iter(items))
+    if rng.random() < .3: kw |= uncertain(rng, n)
     sound(evaluate_segmentation(g, **kw))
     return "scored"
 

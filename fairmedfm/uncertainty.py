@@ -260,7 +260,10 @@ class Estimate:
     known: dict = field(default_factory=dict, repr=False)
     def interval(self, alpha):
         "`(low, high)` of every column; kept, since all that is shown is at one level."
-        if alpha not in self.known: self.known[alpha] = self.limits(alpha, np.arange(len(self.value)))
+        if alpha not in self.known:
+            low, high = self.limits(alpha, np.arange(len(self.value)))
+            half = np.isnan(low) | np.isnan(high)                                # an end that is only the end of the scale bounds nothing
+            self.known[alpha] = np.where(half, np.nan, low), np.where(half, np.nan, high)
         return self.known[alpha]
     def difference(self, alpha, rows=slice(None)):
         "`(low, high)` of the difference of every pair; `alpha` may differ by pair."
@@ -1012,6 +1015,7 @@ class Settings:
 # %% ../nbs/04_uncertainty.ipynb #c141
 def jobs_of(c:Comparison, metrics, how:Settings, clusters=None) -> list:
     "A `Job` per metric of a comparison."
+    if not c.names: return []                                                    # nobody's group is known
     cols, out = Scored(c, clusters, c.groups.count >= how.min_group_size), []
     for m in metrics:
         e = estimate(cols, m, how.n_resamples, how.entropy, how.n_jobs)
@@ -1124,7 +1128,13 @@ def combine(answers, correction:str=None) -> Uncertainty:
     if correction is not None: s["correction"] = correction
     return _judged({k: pd.concat([getattr(a, k) for a in answers], ignore_index=True) for k in ("intervals", "pairwise", "tests", "gaps")}, Settings(**s).check())
 
+_COLUMNS = {"intervals": "attribute metric group value estimate low high method n", "tests": "attribute metric n_groups statistic p_value p_adjusted method",
+            "pairwise": "attribute metric group_a group_b difference estimate low high p_value p_adjusted verdict detectable method tolerance",
+            "gaps": "attribute metric n_groups gap gap_debiased low high noise detectable smallest largest"}
+
 def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
+    if not jobs: return _judged({k: pd.DataFrame({c: np.zeros(0, object if c in ("attribute", "metric", "verdict", "method", "smallest", "largest") or c.startswith("group") else float) for c in names.split()})
+                                 for k, names in _COLUMNS.items()}, how)          # nobody's group is known
     if twice := [j.label for i, j in enumerate(jobs) if j.label in {x.label for x in jobs[:i]}]: raise InputError(f"{some(twice, 2)} is asked for twice; call uncertainty() for each, and combine() the answers")
     known = [(np.isfinite(j.estimate.difference(how.alpha)[0]), j.cols.pairs[:, 1] >= j.cols.k) for j in jobs]
     count = max(sum(int((ok & (rest == kind)).sum()) for ok, rest in known) for kind in FAMILIES.values())
@@ -1174,7 +1184,7 @@ def _small(where, jobs, how):
     for g in np.flatnonzero(cols.active):
         if not cols.count[g] or not (cols.count[g] < SMALL or few is not None and few[g] < MIN_LABELS): continue
         rest = cols.k + g if cols.rest else 1 - g if cols.k == 2 else None
-        size = f"{int(cols.count[g]):,} samples" + ("" if few is None else f", {int(few[g])} {'patients ' * (cols.clusters is not None)}of the rarer label")
+        size = f"{int(cols.count[g]):,} samples" + ("" if few is None or np.isnan(few[g]) else f", {int(few[g])} {'patients ' * (cols.clusters is not None)}of the rarer label")
         finds = "" if rest is None or np.isnan(error[g] + error[rest]) else f", a difference from the rest shows from {detectable(np.hypot(error[g], error[rest]), how.alpha):.2g}"
         yield f"{where} {cols.group_names[g]!r} ({size}): {e.metric} " + ("has no interval" if np.isnan(low[g]) else f"lies between {low[g]:.2f} and {high[g]:.2f}{finds}")
 
@@ -1218,11 +1228,11 @@ def mask_uncertainty(
 ) -> Uncertainty:
     "Intervals, differences, tests and gaps of the group means of per-sample values."
     notes, how = Notes() if notes is None else notes, Settings(ci, n_resamples, random_state, n_jobs, tolerance, min_group_size, correction).check()
-    jobs = []
+    jobs, groups = [], [groups] if isinstance(groups, Grouping) else list(groups)
+    if not groups or not all(_nested(values).values()): raise InputError("there is nothing to compare: give values and at least one attribute")
     for target, metrics in _nested(values).items():
-        for group in [groups] if isinstance(groups, Grouping) else groups:
+        for group in (g for g in groups if g.names):                             # where nobody's group is known there is nothing to say
             for metric, x in metrics.items(): jobs.append(_mean_job(target, metric, as_array(x, metric).astype(float), group, how, clusters))
-    if not jobs: raise InputError("there is nothing to compare: give values and at least one attribute")
     return _answer(jobs, how, notes)
 
 def _mean_job(target, metric, x, group, how, clusters):
