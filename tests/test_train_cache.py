@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("PIL")
 
+from fairmedfm.core import InputError  # noqa: E402
+from fairmedfm.data.core import read_samples  # noqa: E402
 from fairmedfm.data.phantoms import Group, Phantom, make_phantom  # noqa: E402
 from fairmedfm.models.core import Encoder, ModelSpec, Preprocess, Tower  # noqa: E402
-from fairmedfm.train.batches import reader_for  # noqa: E402
+from fairmedfm.train.batches import Reader, batches, reader_for  # noqa: E402
 from fairmedfm.train.cache import Claim, FeatureCache, Hashes, read_chunk  # noqa: E402
 
 ENCODER = """
@@ -164,3 +167,64 @@ def test_missing_files_are_named_before_anything_is_encoded(tmp_path):
     with pytest.raises(ValueError, match=r"row 8 \(id 'P0003_1'\)"): FeatureCache(None).features(data, encoder, reader_for(data, encoder.spec))
     assert space["Slow"].seen == 0
     assert len(FeatureCache(None).features(data, encoder, reader_for(data, encoder.spec), bad="drop").rows) == 19
+
+
+# -- the next batch is read in a thread ------------------------------------------------------------------------------------------------------
+
+def readers(): return [t.name for t in threading.enumerate() if t.name.startswith("fairmedfm-read")]
+
+
+class Sleepy(Reader):
+    "Takes 0.05 s for a row, and notes in which thread it was read and how many at once."
+    seen, inside, most = [], 0, 0
+    def __call__(self, data, row, change=None):
+        Sleepy.inside += 1; Sleepy.most = max(Sleepy.most, Sleepy.inside)
+        time.sleep(.05); Sleepy.seen.append((row, threading.current_thread().name)); Sleepy.inside -= 1
+        return super().__call__(data, row, change)
+
+
+@pytest.fixture()
+def sleepy(folder):
+    space = {"PAUSE": 0}; exec(ENCODER, space)
+    data, Sleepy.seen, Sleepy.most = read_samples(folder), [], 0
+    encoder = Encoder(space["Slow"](), precision="fp32")
+    return data, encoder, Sleepy(encoder.transform, "picture"), space["Slow"]
+
+
+def test_the_next_batch_is_read_while_one_is_encoded_and_nothing_else_changes(sleepy, monkeypatch):
+    data, encoder, reader, tower = sleepy
+    plain = torch.cat([encoder.encode(b.images) for b in batches(data, reader, np.arange(24).reshape(6, 4))])
+    assert {name for _, name in Sleepy.seen} == {"MainThread"}
+    forward, Sleepy.seen, tower.seen = tower.forward, [], 0
+    monkeypatch.setattr(tower, "forward", lambda self, x: (time.sleep(.2), forward(self, x))[1])
+    start = time.perf_counter()
+    f = FeatureCache(None).features(data, encoder, reader, rows=range(24), batch_size=4)
+    taken = time.perf_counter() - start
+    assert torch.equal(f.values, plain) and [r for r, _ in Sleepy.seen] == list(range(24)) and Sleepy.most == 1 and tower.seen == 24
+    assert all(name.startswith("fairmedfm-read") for _, name in Sleepy.seen) and not readers()
+    assert taken < 2.1, f"{taken:.2f} s: 1.2 s of reading and 1.2 s of encoding were one after the other"
+
+
+@pytest.mark.parametrize("what", ["a broken file", "a failure of the reader", "an encoder that fails"])
+def test_what_fails_in_the_thread_fails_in_the_caller_and_no_thread_stays(sleepy, monkeypatch, tmp_path, what):
+    data, encoder, reader, tower = sleepy
+    def fails(*args): raise {"a broken file": InputError("row 3: broken"), "a failure of the reader": ZeroDivisionError("not a mistake of the user")}[what]
+    def dies(self, x): raise KeyboardInterrupt
+    if what == "an encoder that fails": monkeypatch.setattr(tower, "forward", dies)
+    else: monkeypatch.setattr(Reader, "__call__", lambda self, data, row, change=None: fails() if row == 2 else torch.zeros(1, 3, 64, 64))
+    error = {"a broken file": (InputError, r"^1 image cannot be read: row 3: broken; mend or remove the rows"), "a failure of the reader": (ZeroDivisionError, "not a mistake"), "an encoder that fails": (KeyboardInterrupt, None)}[what]
+    with pytest.raises(error[0], match=error[1]): FeatureCache(tmp_path/"c", chunk=8).features(data, encoder, reader, rows=range(24), batch_size=4)
+    assert not readers() and not list((tmp_path/"c").rglob("*.claim"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs an interval timer")
+def test_ctrl_c_while_the_thread_reads_ends_it_at_once(sleepy, tmp_path):
+    data, encoder, reader, _ = sleepy
+    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, .3)
+        start = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt): FeatureCache(tmp_path/"c", chunk=48).features(data, encoder, reader, batch_size=48)
+        assert time.perf_counter() - start < 1.5                 # the batch alone takes 2.4 s
+    finally: signal.setitimer(signal.ITIMER_REAL, 0); signal.signal(signal.SIGALRM, old)
+    assert not readers() and len(Sleepy.seen) < 20 and not list((tmp_path/"c").rglob("*.claim"))

@@ -8,7 +8,9 @@ Docs: https://fairmedfm.github.io/fairmedfm/train.batches.html.md"""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -21,7 +23,8 @@ from ..data.images import load_image, read_image, read_scan
 from ..models.core import ModelSpec, Preprocess, VolumePreprocess
 
 # %% auto #0
-__all__ = ['seed_for', 'chance', 'ras', 'Reader', 'reader_for', 'Batch', 'collate', 'Turned', 'batches', 'epoch_order']
+__all__ = ['seed_for', 'chance', 'ras', 'Reader', 'reader_for', 'Batch', 'collate', 'Turned', 'one_ahead', 'batches',
+           'epoch_order']
 
 # %% ../../nbs/30_train.batches.ipynb #c008
 def seed_for(*parts) -> int:
@@ -116,11 +119,28 @@ class Turned:
         return np.array(x.rotate(self.angle, Image.Resampling.BICUBIC))
 
 # %% ../../nbs/30_train.batches.ipynb #c029
+def one_ahead(
+    items:Iterator,
+    halt:Callable=lambda: None, # called when no further item is wanted: lets `items` give up what it is at
+) -> Iterator:
+    "The same items in the same order, each made in a thread while the one before it is in use. Errors are raised where the item would have come; close it to end the thread."
+    end = object()
+    with ThreadPoolExecutor(1, "fairmedfm-read") as pool:
+        try:
+            coming = pool.submit(next, items, end)
+            while (item := coming.result()) is not end:
+                coming = pool.submit(next, items, end)
+                yield item
+        finally: halt()
+
+# %% ../../nbs/30_train.batches.ipynb #c033
 class _Rows:
-    "What a worker process holds: reads one row, or says why it cannot be read."
-    def __init__(self, data, reader, augment): self.data, self.reader, self.augment, self.ids = data, reader, augment, data.samples["id"].tolist()
+    "What a worker process holds: reads one row, or says why it cannot be read; nothing more once it is `halted`."
+    def __init__(self, data, reader, augment): self.data, self.reader, self.augment, self.ids, self.halted = data, reader, augment, data.samples["id"].tolist(), False
     def __len__(self): return len(self.ids)
+    def halt(self): self.halted = True
     def __getitem__(self, row):
+        if self.halted: return row, self.ids[row], "not wanted any more"
         change = None if self.augment is None else Turned(*self.augment, self.ids[row])
         try: return row, self.ids[row], self.reader(self.data, row, change)
         except InputError as e: return row, self.ids[row], str(e)
@@ -132,16 +152,19 @@ def batches(
     workers:int=0, # processes that read; 0: this one
     augment:tuple|None=None, # parts of the seed of the augmentation, such as (seed, epoch); `None`: none
     bad:str="raise", # a row that cannot be read: "raise", or "keep" it in `Batch.bad`
+    ahead:bool=False, # without workers: read the next batch in a thread while this one is in use (close the iterator when you leave it early)
 ) -> Iterator[Batch]:
     "The batches in their order. The caller's random numbers are left as they are."
     order = ([int(r) for r in rows] for rows in order)
     shared = {"prefetch_factor": 2} if workers else {}
-    loader = DataLoader(_Rows(data, reader, augment), batch_sampler=order, num_workers=workers, collate_fn=collate, generator=torch.Generator(), **shared)
-    for batch in loader:
-        if batch.bad and bad == "raise": raise InputError(batch.bad[0][1])
-        yield batch
+    rows = _Rows(data, reader, augment)
+    loader = DataLoader(rows, batch_sampler=order, num_workers=workers, collate_fn=collate, generator=torch.Generator(), **shared)
+    with closing(one_ahead(iter(loader), rows.halt)) if ahead and not workers else nullcontext(loader) as stream:
+        for batch in stream:
+            if batch.bad and bad == "raise": raise InputError(batch.bad[0][1])
+            yield batch
 
-# %% ../../nbs/30_train.batches.ipynb #c036
+# %% ../../nbs/30_train.batches.ipynb #c040
 def epoch_order(n:int, size:int, generator:torch.Generator, weights=None, smallest:int=1) -> list[torch.Tensor]:
     "Positions 0…n−1 in batches of `size`: shuffled, or n draws with replacement by `weights`."
     order = torch.randperm(n, generator=generator) if weights is None else torch.multinomial(torch.as_tensor(weights, dtype=torch.float64), n, replacement=True, generator=generator)

@@ -17,7 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -253,14 +253,15 @@ def _encode(shelf, todo, data, encoder, reader, output, batch_size, workers, pac
     "One pass over the chunks in `todo` that can be claimed; returns the rows that could not be read, with the reason."
     bad, open_ = {}, []
     try:
-        for batch in batches(data, reader, _mine(shelf, todo, batch_size, open_), workers, bad="keep"):
-            claim, path, key_of, last, done = open_[0]
-            values = output(batch.images).float().cpu().numpy() if len(batch) else None
-            if len(batch): done.append(([key_of[int(r)] for r in batch.rows], batch.counts.numpy(), values))
-            bad |= dict(batch.bad); claim.touch(); pace.step(len(batch) + len(batch.bad))
-            if last not in {*batch.rows.tolist(), *dict(batch.bad)}: continue
-            if done: write_chunk(path, shelf.digest, sum((k for k, _, _ in done), []), *(np.concatenate([d[j] for d in done]) for j in (1, 2)))
-            claim.release(); open_.pop(0)
+        with closing(batches(data, reader, _mine(shelf, todo, batch_size, open_), workers, bad="keep", ahead=True)) as stream:      # closed before the claims go
+            for batch in stream:
+                claim, path, key_of, last, done = open_[0]
+                values = output(batch.images).float().cpu().numpy() if len(batch) else None
+                if len(batch): done.append(([key_of[int(r)] for r in batch.rows], batch.counts.numpy(), values))
+                bad |= dict(batch.bad); claim.touch(); pace.step(len(batch) + len(batch.bad))
+                if last not in {*batch.rows.tolist(), *dict(batch.bad)}: continue
+                if done: write_chunk(path, shelf.digest, sum((k for k, _, _ in done), []), *(np.concatenate([d[j] for d in done]) for j in (1, 2)))
+                claim.release(); open_.pop(0)
     finally:
         for claim, *_ in open_: claim.release()
     return bad
