@@ -297,6 +297,34 @@ def test_a_table_of_your_own_with_no_column_option(tmp_path, capsys):
     with pytest.raises(InputError, match="continuous|--bins|bins"): run_from_args(f"--dataset {table} --model Radiomics --usage lp --exp_path {tmp_path}/p --cache {tmp_path}/c --quiet --sensitive_name bmi".split())
 
 
+def test_a_number_in_bins_is_kept_as_it_is_and_cut_once(tmp_path):
+    table = own_table(tmp_path/"mine")
+    frame = pd.read_csv(table); frame["split"] = ["train"]*26 + ["valid"]*12 + ["test"]*22; frame.to_csv(table, index=False)
+    base = dict(dataset=str(table), usage="lp", model="Radiomics", exp_path=str(tmp_path/"o"), cache=str(tmp_path/"c"), quiet=True, html=False, ci=0, device="cpu", batch_size=16, blr=1e-2, total_epochs=3)
+    done = run_one(make_config(**base, sensitive_name="Age", bins=["age=q3"], method="group-dro"))
+    report, config = (json.loads((done.folder/n).read_text()) for n in ("report.json", "config.json"))
+    low, high = (int(x) if x == int(x) else x for x in report["metadata"]["bins"]["age"])
+    assert done.attribute == "age" and done.folder.parent.name == "age" and list(report["summary"]) == ["age", "sex"]
+    assert list(report["by_group"]["age"]) == config["facts"]["groups"] == [f"<{low}", f"{low}-{high}", f">={high}"]       # one set of cut points in training and report
+    ages = np.digitize(frame.age[38:], [low, high])
+    assert [g["n"] for g in report["by_group"]["age"].values()] == np.bincount(ages, minlength=3).tolist()
+    again = run_one(make_config(**base | {"exp_path": str(tmp_path/"again")} | {"bins": ["age=q3"], "sensitive_name": "age", "method": "group-dro"}))
+    assert same(done.folder, again.folder)["report.json"] and not run_one(make_config(**base, sensitive_name="age", bins=["age=q3"], method="group-dro")).made
+    other = json.loads((run_one(make_config(**base, bins=["age=50,70"])).folder/"report.json").read_text())             # the run is of sex, the bins are of age
+    assert list(other["summary"]) == ["sex", "age"] and list(other["by_group"]["age"]) == ["<50", "50-70", ">=70"]
+    for wrong, said in (("agge=q3", "no such column"), ("sex=q3", "sex")):
+        with pytest.raises(InputError, match=said): run_one(make_config(**base | {"exp_path": str(tmp_path/"w")}, bins=[wrong]))
+    assert not (tmp_path/"w").exists()
+
+
+def test_a_table_without_attributes_is_refused_before_anything_is_encoded(tmp_path, capsys):
+    table = own_table(tmp_path/"mine")
+    pd.read_csv(table).drop(columns=["sex", "age", "bmi"]).to_csv(table, index=False)
+    with pytest.raises(InputError, match="no attribute to report by; name one with --attributes"):
+        run_from_args(f"--dataset {table} --model Radiomics --usage lp --exp_path {tmp_path}/o --cache {tmp_path}/c --device cpu --html False".split())
+    assert not (tmp_path/"o").exists() and not list((tmp_path/"c").rglob("*.npz"))
+
+
 def test_three_classes_of_your_own(tmp_path):
     table = own_table(tmp_path/"mine")
     frame = pd.read_csv(table)

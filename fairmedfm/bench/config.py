@@ -78,7 +78,7 @@ WHAT = (
 # %% ../../nbs/50_bench.config.ipynb #c017
 DATA = (
     Opt("data_root", str, "./data", "where named datasets lie, each in its folder", numbers=False),
-    *(Opt(f"{role}_column", str, None, f"column of the {role} in a table of your own", only={"label": "cls", "mask": "seg"}.get(role, "")) for role in ("image", "label", "mask", "patient", "split", "id")),
+    *(Opt(f"{role}_column", str, None, f"column of the {role} in a table of your own" + (" (train, valid, test; without test rows valid is the evaluation set)" if role == "split" else ""), only={"label": "cls", "mask": "seg"}.get(role, "")) for role in ("image", "label", "mask", "patient", "split", "id")),
     Opt("attributes", str, (), "columns of your table that are sensitive attributes", many=True),
     Opt("pos_label", str, None, "the class that the score stands for, in a table of your own", only="cls"),
     Opt("image_root", str, (), "folders of the images, when they are not beside your table", many=True, numbers=False),

@@ -28,9 +28,10 @@ import torch
 
 from ..core import InputError, Notes, atomic_path, plural, require, some, write_text
 from ..data.catalog import DATASETS, load_dataset, sha256_of
-from ..data.core import CLIP_NORM, Dataset, attribute_column, csv_bytes
+from ..data.core import CLIP_NORM, FIRST_COLUMNS, Dataset, attribute_column, csv_bytes
 from ..data.splits import balanced_rows, make_splits
 from ..html import to_html
+from ..inputs import cut_points, grouping
 from ..models.catalog import find_model, load_promptable
 from ..models.core import choose_device, load
 from ..report import FairnessReport, evaluate
@@ -45,11 +46,11 @@ from ..usages.slices import pool_for
 from .config import ALL_METHODS, OPTIONS, USAGES, Decided, RunConfig, check_options, config_json, decide, expand, local_facts, make_config, parse_run, read_config, same_numbers, with_config, _pairs
 
 # %% auto #0
-__all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_data', 'attribute_of', 'rows_for', 'MemoryCache',
-           'Workshop', 'plain_name', 'run_folder', 'is_done', 'same_run', 'Log', 'environment', 'open_tracker',
-           'apply_after', 'choose_threshold', 'reported', 'make_report', 'draw_curve', 'write_table', 'write_results',
-           'write_html', 'Finished', 'make_job', 'job_facts', 'segment_one', 'run_one', 'differs', 'summary_table',
-           'show_table', 'failed_run', 'run_all', 'launched', 'run_from_args']
+__all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_data', 'with_bins', 'attribute_of', 'rows_for',
+           'MemoryCache', 'Workshop', 'plain_name', 'run_folder', 'is_done', 'same_run', 'Log', 'environment',
+           'open_tracker', 'apply_after', 'choose_threshold', 'reported', 'make_report', 'draw_curve', 'write_table',
+           'write_results', 'write_html', 'Finished', 'make_job', 'job_facts', 'segment_one', 'run_one', 'differs',
+           'summary_table', 'show_table', 'failed_run', 'run_all', 'launched', 'run_from_args']
 
 # %% ../../nbs/51_bench.run.ipynb #c007
 def read_bins(texts) -> dict|None:
@@ -76,6 +77,18 @@ def open_data(c:RunConfig, attribute:str|None=None) -> Dataset:
     if c.task == "cls" or USAGES[c.usage].trains or files or c.split_column: data = make_splits(data, c.protocol, files or None, random_state=c.split_seed)
     return replace(data, facts=data.facts | {"local": local})
 
+def with_bins(data:Dataset, texts) -> Dataset:
+    """The dataset with `--bins` in `facts['bins']`: column → cut points, the same for training, thresholds and report (quantiles are those of the
+    whole table). Groups that were made of a binned column before (`age_group` of `age`) are taken out. A name that is no column, or a column without numbers, is an `InputError`."""
+    columns, bins = {str(x).lower(): x for x in data.samples if x not in FIRST_COLUMNS}, {}
+    for name, spec in (read_bins(texts) or {}).items():
+        if name.lower() not in columns: raise InputError(f"--bins names {name!r}, and {data.name} has no such column (it has: {some(list(columns.values()), 30)})")
+        column = columns[name.lower()]
+        grouping(column, data.samples[column], spec, notes=Notes())
+        bins[column] = cut_points(pd.to_numeric(data.samples[column], errors="coerce").to_numpy(float), spec, column, Notes()).tolist()
+    made = [f"{b}{end}" for b in bins for end in ("_group", "_binary") if f"{b}{end}" in data.samples and f"{b}{end}" not in bins]
+    return replace(data, samples=data.samples.drop(columns=made), facts=data.facts | {"bins": bins}) if bins else data
+
 def attribute_of(c:RunConfig, data:Dataset) -> str|None:
     "The column that `--sensitive_name` stands for; without one sex, else the first attribute, else none."
     name = c.sensitive_name or next((a for a in ("sex", *data.attributes) if a in data.samples), None)
@@ -85,11 +98,16 @@ def rows_for(c:RunConfig, data:Dataset, attribute, d:Decided) -> dict:
     "The rows of train, valid and test under the protocol."
     rows = rows_of(data)
     if not d.protocol.validation: rows["valid"] = rows["valid"][:0]
-    if d.protocol.balanced_test and attribute and len(rows["test"]): rows["test"] = rows["test"][balanced_rows(data.samples.iloc[rows["test"]], attribute, c.split_seed)]
+    if d.protocol.balanced_test and attribute and len(rows["test"]):
+        samples = data.samples
+        if attribute in data.facts.get("bins", {}):
+            group = group_codes(data, attribute, data.facts["bins"], Notes())
+            samples = samples.assign(**{attribute: np.array([*group.names, None], dtype=object)[group.codes]})      # −1 is nobody's group
+        rows["test"] = rows["test"][balanced_rows(samples.iloc[rows["test"]], attribute, c.split_seed)]
     if not len(rows["test"]): raise InputError(f"{data.name} has no test rows under protocol {c.protocol}" + ("" if c.protocol == "sound" else " for this attribute"))
     return rows
 
-# %% ../../nbs/51_bench.run.ipynb #c011
+# %% ../../nbs/51_bench.run.ipynb #c014
 class MemoryCache(FeatureCache):
     "A `FeatureCache` that also keeps in memory what it gave last."
     def features(self, data, encoder, reader, what="features", rows=None, batch_size=32, workers=0, bad="raise"):
@@ -124,7 +142,7 @@ class Workshop:
         cache.say = say
         return cache
 
-# %% ../../nbs/51_bench.run.ipynb #c014
+# %% ../../nbs/51_bench.run.ipynb #c017
 def plain_name(text) -> str:
     "A name as a folder: `timm:resnet18.a1_in1k` and `hf:org/name` become one."
     return re.sub(r"[^\w.+-]+", "-", str(text)).strip("-.") or "unnamed"
@@ -158,7 +176,7 @@ def same_run(folder, c:RunConfig, data_hash:str, attribute:str|None=None) -> Non
         shown = [f"{n} ({held['options'].get(n)} there, {getattr(c, n)} here)" if n in OPTIONS else n for n in other]
         raise InputError(f"{folder} holds a run with other settings: {', '.join(shown[:4])}; choose another --exp_path or --experiment_name, or pass --overwrite")
 
-# %% ../../nbs/51_bench.run.ipynb #c018
+# %% ../../nbs/51_bench.run.ipynb #c021
 class Log:
     "Lines with a time, to `log.txt` and, unless `quiet`, to the terminal (there without a line for each epoch)."
     def __init__(self, folder, quiet:bool=False): self.path, self.quiet = Path(folder)/"log.txt", quiet
@@ -178,7 +196,7 @@ def environment(device="cpu") -> dict:
     named = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), "device": str(device), "processor": named, "threads": torch.get_num_threads(), "packages": {n: v for n in PACKAGES if (v := version(n))}}
 
-# %% ../../nbs/51_bench.run.ipynb #c021
+# %% ../../nbs/51_bench.run.ipynb #c024
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 
 def open_tracker(c:RunConfig, folder, accelerator=None) -> tuple[Callable|None, Callable]:
@@ -195,7 +213,7 @@ def open_tracker(c:RunConfig, folder, accelerator=None) -> tuple[Callable|None, 
     teller.init_trackers("fairmedfm", config=options, init_kwargs={"wandb": {"name": c.wandb_name or Path(folder).name}} if "wandb" in names else {})
     return lambda row: teller.log({k: v for k, v in row.items() if k != "epoch"}, step=row["epoch"]), teller.end_training
 
-# %% ../../nbs/51_bench.run.ipynb #c024
+# %% ../../nbs/51_bench.run.ipynb #c027
 def apply_after(rule, predictions:pd.DataFrame, attribute:str, bins, notes:Notes) -> tuple[pd.DataFrame, dict]:
     "The predictions with scores changed by an after-training rule."
     if "y_score" not in predictions: raise InputError(f"method {rule.name} is defined for two classes")
@@ -229,7 +247,7 @@ def reported(data:Dataset, test:pd.DataFrame, attribute:str|None, d:Decided, bin
 
 def make_report(data:Dataset, predictions, attribute, c:RunConfig, d:Decided, fixed:float|None, notes:Notes) -> FairnessReport:
     "The fairness report of the test predictions."
-    test, bins = predictions[predictions["split"] == "test"].reset_index(drop=True), read_bins(c.bins)
+    test, bins = predictions[predictions["split"] == "test"].reset_index(drop=True), data.facts.get("bins")
     threshold, said = choose_threshold(predictions, d, fixed, notes)
     columns = reported(data, test, attribute, d, bins, notes)
     if not columns: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")
@@ -239,7 +257,7 @@ def make_report(data:Dataset, predictions, attribute, c:RunConfig, d:Decided, fi
     report.metadata |= {"threshold_from": said, "positive": data.class_names[1] if len(data.class_names) == 2 else report.metadata.get("positive"), "dataset": data.name, "model": find_model(c.model).name, "usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "protocol": c.protocol}
     return report
 
-# %% ../../nbs/51_bench.run.ipynb #c028
+# %% ../../nbs/51_bench.run.ipynb #c031
 def draw_curve(curve:pd.DataFrame, path):
     "Loss and AUC by epoch, as a picture."
     figure = require("matplotlib.figure", "plots", why="the training curve").Figure(figsize=(8, 2.6), layout="constrained")
@@ -281,7 +299,7 @@ def write_html(folder, result, report, say) -> list[str]:
     except InputError as e: say(f"no report.html: {e}"); return []
     return ["report.html"]
 
-# %% ../../nbs/51_bench.run.ipynb #c031
+# %% ../../nbs/51_bench.run.ipynb #c034
 @dataclass
 class Finished:
     "A run that is there: its folder, the report's summary by attribute, whether it was made now or found."
@@ -313,7 +331,7 @@ def make_job(c:RunConfig, d:Decided, data, encoder, attribute, shop:Workshop, fo
     workers = c.workers if c.workers is not None else 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
     method = _method(c, d)
     pool = pool_for(d.slices, len(label_codes(data)[1])) if reader.kind == "slices" else None
-    return Job(data, encoder, reader, shop.cache(c, say), method if isinstance(method, Method) else Method(), d.how, attribute, rows_for(c, data, attribute, d), read_bins(c.bins), d.standardize, d.protocol.zero_head, pool, options,
+    return Job(data, encoder, reader, shop.cache(c, say), method if isinstance(method, Method) else Method(), d.how, attribute, rows_for(c, data, attribute, d), data.facts.get("bins"), d.standardize, d.protocol.zero_head, pool, options,
                device, c.encode_batch, workers, c.bad_images, c.augment, folder/"checkpoint.pt", say=say, track=track, team=shop.team)
 
 def job_facts(job:Job, c:RunConfig, attribute, data_hash:str) -> dict:
@@ -321,7 +339,7 @@ def job_facts(job:Job, c:RunConfig, attribute, data_hash:str) -> dict:
     return {"dataset": job.data.name, "samples": data_hash, "split": job.data.facts.get("split"), "attribute": attribute, "groups": job.group.names, "in no group": job.group.unknown, "classes": list(job.classes),
             "rows": {k: len(v) for k, v in job.rows.items()}, "model": job.encoder.spec.name, "fingerprint": job.encoder.fingerprint, "reader": job.reader.facts(job.data), "precision": job.encoder.precision}
 
-# %% ../../nbs/51_bench.run.ipynb #c035
+# %% ../../nbs/51_bench.run.ipynb #c038
 def _segmenter(c:RunConfig, shop:Workshop):
     "The promptable model of a run; trained weights would spoil it for the next run, so usages that train get a fresh one."
     local = local_facts("models", find_model(c.model).name, c.config_root)
@@ -338,13 +356,14 @@ def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, 
     at_once = c.encode_batch if "encode_batch" in given else c.batch_size if "batch_size" in given and not usage.trains else 1
     split = data.samples["split"]
     rows = np.flatnonzero(split == "test") if not usage.trains and (c.split_files or c.split_column) else None
-    columns = reported(data, data.samples, attribute, d, read_bins(c.bins), notes)
+    bins = data.facts.get("bins", {})
+    columns = reported(data, data.samples, attribute, d, bins, notes)
     if not columns: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")
     facts = {"dataset": data.name, "samples": data_hash, "attribute": attribute, "model": model.spec.name, "fingerprint": model.fingerprint, "precision": model.precision, "rows": len(data) if rows is None else len(rows)}
     for n in differs({**facts, "reader": None}, expect): notes.add(n)
     cache = SegCache(None if c.cache == "none" else c.cache, half=c.half, say=say)
     done = run_segmentation(
-        data, model, usage=usage.name, prompts=list(c.prompt) or None, pos_class=list(c.pos_class) or None, attributes=columns, bins={k: v for k, v in (read_bins(c.bins) or {}).items() if k in columns} or None, ci=c.ci or None,
+        data, model, usage=usage.name, prompts=list(c.prompt) or None, pos_class=list(c.pos_class) or None, attributes=columns, bins={k: v for k, v in bins.items() if k in columns} or None, ci=c.ci or None,
         method=c.method, method_options=d.method_options, how=d.how, lora=(c.lora_rank, c.lora_alpha), size=c.img_size, per=c.per, seed=c.random_seed, metrics=c.metrics, tolerance=c.tolerance_mm, cache=cache, batch_size=at_once,
         workers=c.workers or 0, bad=c.bad_images, rows=rows, out=folder, worst=c.worst, overlays=c.overlays, say=say, track=track, weights=folder/"model.safetensors" if c.test_mode else None, pictures_by=[attribute or columns[0]],
         **{k: v for k, v in {"plane": c.plane, "window": read_window(c.window)}.items() if v is not None})
@@ -363,7 +382,7 @@ def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, 
     write_text(folder/"done.json", json.dumps({"files": {n: sha256_of(folder/n) for n in dict.fromkeys(names)}}, indent=1) + "\n")
     (folder/"checkpoint.pt").unlink(missing_ok=True)
 
-# %% ../../nbs/51_bench.run.ipynb #c037
+# %% ../../nbs/51_bench.run.ipynb #c040
 def run_one(
     c:RunConfig,
     shop:Workshop|None=None, # what other runs of the call left; `None`: nothing
@@ -373,8 +392,9 @@ def run_one(
     shop, d = shop or Workshop(), decide(c)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")                            # the notes stand in the report and in the log
-        data = shop.data(c)
+        data = with_bins(shop.data(c), c.bins)
     attribute, notes = attribute_of(c, data), Notes()
+    if attribute is None: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")      # before hours of encoding
     data_hash = hashlib.sha256(csv_bytes(data.samples)).hexdigest()
     folder = run_folder(c, data.name, attribute)
     if not c.overwrite: same_run(folder, c, data_hash, attribute)
@@ -406,7 +426,7 @@ def run_one(
     if shop.team.accelerator is not None: shop.team.accelerator.wait_for_everyone()
     return _finished(folder, True, attribute)
 
-# %% ../../nbs/51_bench.run.ipynb #c038
+# %% ../../nbs/51_bench.run.ipynb #c041
 def differs(facts:Mapping, expect:Mapping|None) -> list[str]:
     "What is not as it was in the run that is repeated."
     said = {"samples": "the samples of the dataset are not those of the run that is repeated", "fingerprint": "the model's weights or preprocessing are not those of the run that is repeated", "reader": "the images are read in another way than in the run that is repeated"}
@@ -418,7 +438,7 @@ def _conclude(c, d, job, result, attribute, facts, notes, folder, say, shop):
     fixed, rule = None, _method(c, d)
     if METHODS[c.method].after:
         if attribute is None: raise InputError(f"method {rule.name} needs an attribute; name one with --sensitive_name")
-        result.predictions, learned = apply_after(rule, result.predictions, attribute, read_bins(c.bins), notes)
+        result.predictions, learned = apply_after(rule, result.predictions, attribute, job.data.facts.get("bins"), notes)
         fixed = learned.get("threshold"); facts = facts | {rule.name: learned}
     report = make_report(job.data, result.predictions, attribute, c, d, fixed, notes)
     report.metadata["facts"] = result.facts
@@ -434,7 +454,7 @@ def _conclude(c, d, job, result, attribute, facts, notes, folder, say, shop):
         with contextlib.suppress(OSError):
             if half.is_file() and half.stat().st_mtime < shop.began: half.unlink()
 
-# %% ../../nbs/51_bench.run.ipynb #c053
+# %% ../../nbs/51_bench.run.ipynb #c056
 SUMMARY = ("overall-auc", "worst-auc", "auc-gap", "acc-gap", "ece-gap", "eod", "eo", "mean_dice", "min_dice", "delta_dice", "es_dice")
 
 def summary_table(done, configs) -> pd.DataFrame:

@@ -7,7 +7,7 @@ Docs: https://fairmedfm.github.io/fairmedfm/usages.probe.html.md"""
 # %% ../../nbs/40_usages.probe.ipynb #c003
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ..train.cache import FeatureCache, Features, Stack
 from ..train.loop import Classifier, Method, Part, Team, Training, fit, own_state, predict
 
 # %% auto #0
-__all__ = ['LP', 'label_codes', 'group_codes', 'rows_of', 'Job', 'Result', 'attribute_columns', 'predictions_table',
+__all__ = ['LP', 'label_codes', 'bins_of', 'group_codes', 'rows_of', 'Job', 'Result', 'attribute_columns', 'predictions_table',
            'features_of', 'part_of', 'restore', 'finish', 'run_on_features', 'Standardize', 'linear_head',
            'build_probe', 'linear_probe', 'Usage']
 
@@ -37,10 +37,14 @@ def label_codes(data:Dataset) -> tuple[np.ndarray, tuple[str, ...]]:
     if codes.isna().any(): raise InputError(f"{data.name}: the labels {some(sorted(set(label[codes.isna()])))} are not among the class names {some(names, 20)}")
     return codes.to_numpy(np.int64), names
 
+def bins_of(bins, attribute:str):
+    "What `bins` says of one attribute; `None` where they are of others only."
+    return ({attribute: bins[attribute]} if attribute in bins else None) if isinstance(bins, Mapping) else bins
+
 def group_codes(data:Dataset, attribute:str|None, bins=None, notes:Notes|None=None) -> Grouping:
-    "The groups of a column of the table; `None`: one group for everybody."
+    "The groups of a column of the table; `None`: one group for everybody. `bins` may also be of other columns."
     if attribute is None: return Grouping("all", np.zeros(len(data), np.int64), ["all"], {})
-    return groupings(data.samples[[attribute]], bins=bins, notes=notes)[0]
+    return groupings(data.samples[[attribute]], bins=bins_of(bins, attribute), notes=notes)[0]
 
 def rows_of(data:Dataset) -> dict[str, np.ndarray]:
     "The rows of train, valid and test."
