@@ -20,7 +20,7 @@ from fairmedfm.bench.config import expand, make_config, parse_run, read_config  
 from fairmedfm.bench.run import is_done, run_all, run_from_args, run_one  # noqa: E402
 from fairmedfm.bench.sweep import ENGINES, sweep  # noqa: E402
 from fairmedfm.core import InputError  # noqa: E402
-from fairmedfm.data.phantoms import Group, Phantom, make_phantom  # noqa: E402
+from fairmedfm.data.phantoms import Group, Phantom, PhantomSeg, SegGroup, make_phantom  # noqa: E402
 from fairmedfm.models.catalog import MODELS  # noqa: E402
 from fairmedfm.train.methods import METHODS  # noqa: E402
 
@@ -315,6 +315,16 @@ def test_a_number_in_bins_is_kept_as_it_is_and_cut_once(tmp_path):
     for wrong, said in (("agge=q3", "no such column"), ("sex=q3", "sex")):
         with pytest.raises(InputError, match=said): run_one(make_config(**base | {"exp_path": str(tmp_path/"w")}, bins=[wrong]))
     assert not (tmp_path/"w").exists()
+
+
+@pytest.mark.parametrize("usage", ["seg2d", "seg2d-ft"])
+def test_a_number_in_bins_groups_segmentation_too(tmp_path, usage):
+    make_phantom(PhantomSeg("Lesions", (SegGroup("F", patients=12, contrast=30, radius=8), SegGroup("M", patients=12, radius=11)), per_patient=1), tmp_path/"Lesions")
+    model = {"seg2d": "Box", "seg2d-ft": "TinySegmenter"}[usage]
+    c = make_config(task="seg", usage=usage, prompt="bbox", dataset=str(tmp_path/"Lesions"), model=model, bins=["age=q2"], sensitive_name="sex", exp_path=str(tmp_path/"o"), cache="none", device="cpu", quiet=True, html=False, ci=0, total_epochs=1)
+    report = json.loads((run_one(c).folder/"report.json").read_text())
+    cuts = report["metadata"]["bins"]["age"]
+    assert list(report["summary"]) == ["sex", "age"] and len(cuts) == 1 and len(report["by_group"]["age"]) == 2
 
 
 def test_a_table_without_attributes_is_refused_before_anything_is_encoded(tmp_path, capsys):

@@ -33,6 +33,7 @@ from ..train.batches import chance, epoch_order, seed_for
 from ..train.cache import Pace
 from ..train.loop import OPTIMIZERS, Best, Method, Step, Training, learning_rate, load_checkpoint, make_optimizer, save_checkpoint
 from ..train.methods import METHODS, MethodRow, make_method
+from .probe import bins_of
 from .prompts import Plan, ask
 from .segment import METRICS, SEG_USAGES, SegCache, Segmented, SegRun, all_shots, own_frame, save_worst, seg_run, segment, squared, walk
 
@@ -376,7 +377,7 @@ def run_segmentation(
     curve = None
     if row.trains:
         data, parts = _split_rows(data, model.protocol, seed)
-        group = groupings(data.samples[[names[0]]], bins=bins, notes=Notes())[0]
+        group = groupings(data.samples[[names[0]]], bins=bins_of(bins, names[0]), notes=Notes())[0]
         checkpoint = Path(out)/"checkpoint.pt" if out else None
         if out: Path(out).mkdir(parents=True, exist_ok=True)
         key = hashlib.sha256(repr((model.fingerprint, run.facts(data.spec), usage, method, method_options, how, lora, names[0], bins, [data.samples["id"].iloc[r].tolist() for r in parts.values()])).encode()).hexdigest()

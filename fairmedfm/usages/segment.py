@@ -35,6 +35,7 @@ from ..models.core import RESIZE, rgb
 from ..models.promptable import AsItIs, Embedding, Frame, Picture, Prediction, RuleModel, published
 from ..report import FairnessReport, as_list, evaluate_segmentation
 from ..train.cache import Claim, Hashes, Pace, digest_of
+from .probe import bins_of
 from .prompts import PER, Plan, ask, check_plan, connected, correction, in_words, join, read_plan
 
 # %% auto #0
@@ -630,7 +631,7 @@ def group_scores(result:Segmented, attribute:str, bins=None) -> pd.DataFrame:
     "Mean of every score per structure, prompt, round and group; `n` is the number of samples with a Dice."
     table, parts = result.table, []
     for key, part in table.groupby(["structure", "prompt", "round"], sort=False):
-        group = groupings(part[[attribute]].reset_index(drop=True), bins=bins, notes=Notes())[0]
+        group = groupings(part[[attribute]].reset_index(drop=True), bins=bins_of(bins, attribute), notes=Notes())[0]
         means = {m: group_table(part[m].to_numpy(float), group)["mean"] for m in (*result.run.metrics, "volume")}
         parts.append(pd.DataFrame({"n": group_table(part[result.run.metrics[0]].to_numpy(float), group)["n"], **means}).assign(**dict(zip(["structure", "prompt", "round"], key))).reset_index())
     return pd.concat(parts).set_index(["structure", "prompt", "round", "group"])
@@ -667,7 +668,7 @@ def worst(table:pd.DataFrame, attribute:str, structure:str, prompt:str, n:int=10
     t = table[(table["structure"] == structure) & (table["prompt"] == prompt) & table["dice"].notna()]
     t = t[t["round"] == t["round"].max()].reset_index(drop=True)
     if not len(t): return {}
-    group = groupings(t[[attribute]], bins=bins, notes=Notes())[0]
+    group = groupings(t[[attribute]], bins=bins_of(bins, attribute), notes=Notes())[0]
     return {g: t[group.codes == k].sort_values(["dice", "id"]).head(n) for k, g in enumerate(group.names)}
 
 def view(data:Dataset, model, run:SegRun, id:str, structure:str, prompt:str, cache:SegCache|None=None) -> View:
