@@ -13,6 +13,7 @@ import re
 import textwrap
 import warnings
 import xml.etree.ElementTree as ET
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -756,13 +757,27 @@ def plot(report, kind:str="forest", **options):
 VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 
+@contextmanager
+def _ready(figure):
+    "A canvas on the figure, laid out and without background; afterwards the figure is as it was. `savefig` would draw everything once more, only to lay it out."
+    svg, patches = require("matplotlib.backends.backend_svg", "plots", why="a picture"), [figure.patch, *(a.patch for a in figure.axes)]
+    canvas, engine, dpi, colours = figure.canvas, figure.get_layout_engine(), figure.dpi, [(p.get_facecolor(), p.get_edgecolor()) for p in patches]
+    try:
+        own = svg.FigureCanvasSVG(figure)
+        for p in patches: p.set(facecolor="none", edgecolor="none")
+        if engine is not None: engine.execute(figure); figure.set_layout_engine("none")
+        yield own
+    finally:
+        figure.set_canvas(canvas); figure.set_layout_engine(engine if engine is not None else "none"); figure.dpi = dpi
+        for p, (face, edge) in zip(patches, colours): p.set(facecolor=face, edgecolor=edge)
+
 def to_svg(ax, title:str, description:str="", prefix:str="p") -> str:
     "The figure of `ax` as an `<svg>` element for an HTML page: no size of its own, colours as CSS variables `--fm-…`, ids that begin with `prefix`."
     matplotlib, out = require("matplotlib", "plots", why="a picture"), io.StringIO()
     own = {"svg.fonttype": "none", "svg.hashsalt": "fairmedfm", **({"svg.id": None} if "svg.id" in matplotlib.rcParams else {})}
     with warnings.catch_warnings(), matplotlib.rc_context(own):
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        ax.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        with _ready(ax.figure) as canvas: canvas.print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     root = ET.fromstring(out.getvalue())
     _tidy(root, prefix)
     for tag, text, end in (("desc", description, "d"), ("title", title, "t")):
