@@ -304,6 +304,7 @@ def find_roles(columns, given:dict):
     "What each column is: as typed, else by its common name."
     from fairmedfm.tables import find_columns
     named = {k: split_names(given[k], columns) for k in ("label", "score", "sensitive", "dice") if k in given}
+    if empty := next((k for k in named if not named[k]), None): raise InputError(f"--{empty} names no column (columns: {some(columns, 20)})")
     for name in [*named.get("dice", ()), *given.get("bins", ()), *(given[k] for k in ("weight", "clusters") if k in given)]:
         if name not in columns: raise unknown_name("column", name, columns)
     named |= {k: named[k][0] for k in ("dice",) if k in named} | {k: given[k] for k in ("pred_mask", "true_mask") if k in given}

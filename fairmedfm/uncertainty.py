@@ -1015,7 +1015,7 @@ class Settings:
 # %% ../nbs/04_uncertainty.ipynb #c141
 def jobs_of(c:Comparison, metrics, how:Settings, clusters=None) -> list:
     "A `Job` per metric of a comparison."
-    if not c.names: return []                                                    # nobody's group is known
+    if not c.groups.count.sum(): return []                                       # nobody's group is known
     cols, out = Scored(c, clusters, c.groups.count >= how.min_group_size), []
     for m in metrics:
         e = estimate(cols, m, how.n_resamples, how.entropy, how.n_jobs)
