@@ -164,7 +164,7 @@ class EmbeddingShelf:
         self.refresh()
     def refresh(self):
         "Learn what others have written since."
-        for path in sorted(self.folder.glob("*.safetensors")):
+        for path in sorted(self.folder.glob("[!.]*.safetensors")):
             version = (path.name, path.stat().st_mtime_ns)
             if version in self.seen: continue
             self.seen.add(version)
@@ -264,7 +264,7 @@ class ScoreBook:
     "Lines of finished cases by their key; `write` keeps those of a piece in one file, whole or not there."
     def __init__(self, folder:Path|None):
         self.folder, self.known = folder, {}
-        for path in sorted(folder.glob("*.json")) if folder else ():
+        for path in sorted(folder.glob("[!.]*.json")) if folder else ():
             if path.name == "index.json": continue
             try: self.known |= json.loads(path.read_text(encoding="utf-8"))
             except ValueError: pass                      # not whole: done again
