@@ -19,6 +19,7 @@ import io
 import json
 import logging
 import lzma
+import multiprocessing
 import os
 import re
 import signal
@@ -30,6 +31,7 @@ import traceback
 import warnings
 import zipfile
 import zlib
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -260,7 +262,10 @@ def arguments(rng):
     out = list(GOOD[rng.integers(len(GOOD))])
     for _ in range(int(rng.choice([0, 0, 0, 0, 0, 0, 1, 2]))): out += [
         pick(rng, *FLAGS), *[pick(rng, *WORDS) for _ in range(int(rng.integers(0, 3)))]]
-    return out
+    return out + quick(rng)
+
+
+def quick(rng): return ["--no-ci"] if rng.random() < .7 else []                  # intervals take most of the time: a third of the inputs has them
 
 
 def run_command(args, stdin=b""):
@@ -331,7 +336,7 @@ def fuzz_cells(rng, folder):
         typed = frame.astype({"y_true": str, "y_score": str}) if bad and ending in (".parquet", ".feather") else frame.infer_objects()
         path.write_bytes(FORMATS[ending](typed.where(typed.notna(), None) if ending == ".json" else typed, np.random.default_rng(0)))
         code, out, err = run_command(["score", str(path), "--sensitive", "sex", "site", "--format", "json", "--label", "y_true", "--score",
-                                      "y_score"])
+                                      "y_score", *quick(rng)])
         kind = judged(code, out, err, [])
         if bad: check(code == 2, "a cell that is no number was scored", err[:200])
         elif code != 2:
@@ -603,7 +608,7 @@ def place(e):
     return f"{Path(ours[-1].filename).name}:{ours[-1].name}"
 
 
-def run(n=100_000, seed=0, seconds=None, only=None, tell=lambda *a: None):
+def run(n=100_000, seed=0, seconds=None, only=None, tell=lambda *a: None, share=(0, 1)):
     "`(outcomes by kind, failures)`: failures map what went wrong to the first input that shows it and how often."
     kinds = [k for k in KINDS if only is None or k in only]
     total = sum(KINDS[k][1] for k in kinds)
@@ -615,7 +620,7 @@ def run(n=100_000, seed=0, seconds=None, only=None, tell=lambda *a: None):
         for i in range(max(plan.values(), default=0)):
             for kind in kinds:
                 step = plan[kind]
-                if i >= step or seconds is not None and time.monotonic() - start > seconds: continue
+                if i >= step or i % share[1] != share[0] or seconds is not None and time.monotonic() - start > seconds: continue
                 try: outcomes[kind][one(kind, i, seed, folder)] += 1
                 except (Exception, Slow) as e:
                     outcomes[kind]["WRONG"] += 1
@@ -629,24 +634,47 @@ def run(n=100_000, seed=0, seconds=None, only=None, tell=lambda *a: None):
     return outcomes, failures
 
 
+def limited():
+    "A damaged header may ask for any amount of memory."
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def a_share(k, jobs, n, seed, seconds, only):
+    limited()
+    return *run(n, seed, seconds, only, lambda text: print(f"{k + 1}/{jobs}: {text}", flush=True), (k, jobs)), time.process_time()
+
+
+def shares(jobs, *args):
+    "`run` by several processes, and their CPU seconds: input i is the same whoever makes it."
+    if jobs == 1: return a_share(0, 1, *args)
+    outcomes, failures, cpu = {}, {}, 0
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        for found, wrong, spent in pool.map(a_share, range(jobs), *([a]*jobs for a in (jobs, *args))):
+            for kind, c in found.items(): outcomes.setdefault(kind, collections.Counter()).update(c)
+            for key, (i, many, text) in wrong.items(): failures.setdefault(key, [i, 0, text])[1] += many
+            cpu += spent
+    return outcomes, failures, cpu
+
+
 def main():
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--n", type=int, default=100_000, help="inputs in all (default: 100,000)")
     cli.add_argument("--seed", type=int, default=0)
     cli.add_argument("--seconds", type=float, help="stop after so long")
     cli.add_argument("--only", nargs="+", choices=KINDS)
+    cli.add_argument("--jobs", type=int, default=1, help="processes")
     cli.add_argument("--case", nargs=2, metavar=("KIND", "I"), help="one input again; its exception goes through")
     args = cli.parse_args()
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource                                     # a damaged header may ask for any amount of memory
-        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    limited()
     if args.case:
         with tempfile.TemporaryDirectory() as d: print(one(args.case[0], int(args.case[1]), args.seed, Path(d)))
         return 0
-    start, cpu = time.monotonic(), time.process_time()
-    outcomes, failures = run(args.n, args.seed, args.seconds, args.only, lambda *a: print(*a, flush=True))
+    start = time.monotonic()
+    outcomes, failures, cpu = shares(args.jobs, args.n, args.seed, args.seconds, args.only)
     done, took = sum(sum(c.values()) for c in outcomes.values()), time.monotonic() - start
-    print(f"\n{done:,} inputs in {took:.0f} s ({time.process_time() - cpu:.0f} s of CPU), seed {args.seed}")
+    print(f"\n{done:,} inputs in {took:.0f} s ({cpu:.0f} s of CPU), seed {args.seed}")
     for kind, c in outcomes.items():
         print(f"  {kind:8} {sum(c.values()):8,}  " + ", ".join(f"{k} {v:,}" for k, v in c.most_common()))
     print(f"{len(failures)} kinds of failure" + ("" if failures else ": nothing but one-line errors and sound numbers"))

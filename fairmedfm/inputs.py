@@ -458,7 +458,7 @@ def _matrix(y, s, kind, pos_label, score_column, labels, names, drop_labels, one
         yb, known = binary(y, pos_label, drop_labels=drop_labels, one_vs_rest=one_vs_rest or s.shape[1] > 2, notes=notes)
         return [question(yb, s, kind, k, None, known, "1" if pos_label is None else _text(pos_label))]
     drop = {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}
-    kept = np.array([v for v in label_values(y) if _text(v) not in drop], dtype=object)
+    kept = pd.Series([v for v in label_values(y) if _text(v) not in drop], dtype=object).to_numpy()      # also when labels are tuples
     order = class_order(kept, s.shape[1], names, labels, notes)
     wanted = [_text(pos_label)] if pos_label is not None else order[1:] if s.shape[1] == 2 and (set(order) <= set(_BINARY_TEXT)) else order
     if s.shape[1] == 2 and len(wanted) > 1: raise InputError(_which_is_positive(kept.tolist(), "y_true"))
