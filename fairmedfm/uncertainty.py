@@ -549,7 +549,7 @@ def slope(cols:Scored, metric:str) -> Estimate:
 # %% ../nbs/04_uncertainty.ipynb #c079
 def _folded(d, s):
     "Mean and variance of |X| for X normal with mean d ≥ 0 and deviation s."
-    with np.errstate(invalid="ignore", divide="ignore"): z = np.where(s > 0, d / np.where(s > 0, s, 1), np.inf)
+    with np.errstate(all="ignore"): z = np.minimum(np.where(s > 0, d / np.where(s > 0, s, 1), np.inf), 1e100)      # its square is finite
     m = s * math.sqrt(2 / math.pi) * np.exp(-z ** 2 / 2) + np.where(d > 0, d * (2 * _special().ndtr(z) - 1), 0)
     return m, np.maximum(d * d + s * s - m * m, 0)
 
