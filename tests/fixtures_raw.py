@@ -81,7 +81,7 @@ def dicom(path, stored, z, placed=True, **tags):
 
 
 def cxp(root, n:int=8):
-    "CheXpert: a lateral view per second patient; then an unknown sex, an age of 0, no demographics, a refused race, an uncertain No Finding, a lost image."
+    "CheXpert: a lateral view per second patient; then an unknown sex, an age of 0, no demographics, a refused race, an uncertain No Finding, a patient who turns 60 between two studies (the demographics know one age), a lost image."
     home, races = Path(root) / "CheXpert-v1.0-small", ("White", "Asian, non-Hispanic", "White, Hispanic", "Black or African American")
     rows, demo = [], []
     for i, sex, label, age in people(n):
@@ -90,7 +90,9 @@ def cxp(root, n:int=8):
         if i % 2: rows.append((f"patient{i:05d}/study1/view2_lateral.jpg", word, age, "Lateral", None, 1.0 if label else None))
         demo.append((f"patient{i:05d}", word, age, races[i % 4], "Not Hispanic"))
     traps = [("patient90001/study1/view1_frontal.jpg", "Unknown", 50, "Frontal", "LL", 1.0), ("patient90002/study1/view1_frontal.jpg", "Female", 0, "Frontal", "PA", None),
-             ("patient90003/study7/view1_frontal.jpg", "Male", 90, "Frontal", "RL", 1.0), ("patient90004/study1/view1_frontal.jpg", "Male", 33, "Frontal", "AP", -1.0)]
+             ("patient90003/study7/view1_frontal.jpg", "Male", 90, "Frontal", "RL", 1.0), ("patient90004/study1/view1_frontal.jpg", "Male", 33, "Frontal", "AP", -1.0),
+             ("patient90006/study1/view1_frontal.jpg", "Female", 59, "Frontal", "AP", None), ("patient90006/study2/view1_frontal.jpg", "Female", 61, "Frontal", "PA", None)]
+    demo += [("patient90006", "Female", 59, "Asian", "Not Hispanic")]
     demo += [("patient90001", None, 50, "Unknown", None), ("patient90002", "Female", 0, "Patient Refused", None), ("patient90004", "Male", 33, None, None)]
     for k, (path, *_, label) in enumerate(rows + traps): picture(home / "train" / path, k, label == 1)
     lost = [("patient90005/study1/view1_frontal.jpg", "Male", 61, "Frontal", "AP", None)]
@@ -98,7 +100,7 @@ def cxp(root, n:int=8):
     table(home / "train.csv", [(f"CheXpert-v1.0-small/train/{p}", *r, None, 1.0, -1.0, *[None] * 10) for p, *r in rows + traps + lost], columns)
     table(home / "valid.csv", [("CheXpert-v1.0-small/valid/patient64541/study1/view1_frontal.jpg", "Male", 73, "Frontal", "AP", 0.0, *[0.0] * 13)], columns)
     pd.DataFrame(demo, columns=["PATIENT", "GENDER", "AGE_AT_CXR", "PRIMARY_RACE", "ETHNICITY"]).to_excel(Path(root) / "CHEXPERT DEMO.xlsx", sheet_name="CheXpert Demo 11-13", index=False)
-    return dict(rows=len(rows) + 4, patients=n + 4, positives=sum(r[-1] == 1 for r in rows) + 2)
+    return dict(rows=len(rows) + 6, patients=n + 5, positives=sum(r[-1] == 1 for r in rows) + 2)
 
 
 def mimic_cxr(root, n:int=8, version:int=2):
@@ -156,13 +158,16 @@ def _harvard(root, n, digits, key, other, array, extra=()):
         folder = Path(root) / r[-1].capitalize()
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(folder / f"data_{r[0]:0{digits}d}.npz", **{key: array(r[0], r[7] == "yes")}, md=-3.2, tds=np.zeros(52), age=r[1], **{"gender" if key == "slo_fundus" else "male": int(r[2] == "male")}, race=2, glaucoma=int(r[7] == "yes"))
+    if key == "slo_fundus":  # as the benchmark draws them
+        (Path(root) / "Test" / f"data_{9002:0{digits}d}.npz").unlink()
+        picture(Path(root) / "Test" / f"slo_fundus_{9002:0{digits}d}.jpg", 9002)
     columns = ["filename", "age", "gender", "race", "ethnicity", "language", "maritalstatus", *extra, "glaucoma", "use"]
     table(Path(root) / "ReadMe" / "data_summary.csv", [(f"data_{r[0]:0{digits}d}.npz", *r[1:7], *["a, note"] * len(extra), *r[7:]) for r in [*rows, lost]], columns)
     return dict(rows=n + 2, patients=n + 2, positives=sum(r[7] == "yes" for r in rows))
 
 
 def fairvlmed10k(root, n:int=8):
-    "FairVLMed10k: official folders, words in the table and numbers in the arrays, an unknown language, an age just under 60, a lost array."
+    "FairVLMed10k: official folders, words in the table and numbers in the arrays, an unknown language, an age just under 60, a picture in place of an array, a lost array."
     return _harvard(root, n, 5, "slo_fundus", "other", lambda i, bright: pixels(i, bright), ("note", "gpt4_summary"))
 
 
@@ -190,18 +195,19 @@ def papila(root, n:int=8):
 
 
 def brset(root, n:int=8):
-    "BRSET: byte-order mark, 34 columns, 1 = male and 2 = female, ages NA and blank, a patient_id with both sexes, a stray code elsewhere, labels that disagree."
+    "BRSET: byte-order mark, 34 columns, 1 = male and 2 = female, ages NA and blank, a patient_id with both sexes, one with two ages on both sides of 60, a stray code elsewhere, labels that disagree."
     home = Path(root) / "physionet.org/files/brazilian-ophthalmological/1.0.0"
     rows = [(f"img{i:05d}", i // 2 if i > 2 else i, "Canon CR" if i % 3 else "NIKON NF5050", str(age), {"M": 1, "F": 2}[sex], 1 + i % 2, (i % 4 or 1) if label else 0, label, "1") for i, sex, label, age in people(n)]
     rows = [(r[0], f"{i}", *r[2:]) for i, r in enumerate(rows, 1)]
     rows += [("img90001", "1", rows[0][2], rows[0][3], rows[0][4], 2, rows[0][6], rows[0][7], "1"),  # the other eye of the first patient
-             ("img90002", "901", "Canon CR", "NA", 1, 1, 0, 0, "1"), ("img90003", "901", "Canon CR", "NA", 2, 2, 1, 0, "bv"), ("img90004", "902", "NIKON NF5050", "", 2, 1, 4, 1, "2")]
+             ("img90002", "901", "Canon CR", "NA", 1, 1, 0, 0, "1"), ("img90003", "901", "Canon CR", "NA", 2, 2, 1, 0, "bv"), ("img90004", "902", "NIKON NF5050", "", 2, 1, 4, 1, "2"),
+             ("img90005", "903", "Canon CR", "58", 1, 1, 0, 0, "1"), ("img90006", "903", "Canon CR", "63", 1, 2, 0, 0, "1")]
     fill = dict(comorbidities="", diabetes_time_y="", insuline="", diabetes="no", nationality="Brazil", quality="Adequate")
     frame = pd.DataFrame([{c: fill.get(c, 1) for c in BRSET_COLUMNS} | dict(image_id=i, patient_id=p, camera=c, patient_age=a, patient_sex=s, exam_eye=e, DR_ICDR=g, DR_SDRG=g, diabetic_retinopathy=d, optic_disc=o) for i, p, c, a, s, e, g, d, o in rows])
     home.mkdir(parents=True)
     (home / "labels.csv").write_bytes(("\ufeff" + frame[BRSET_COLUMNS].to_csv(index=False)).encode("utf-8"))
     for k, r in enumerate(rows): picture(home / "fundus_photos" / f"{r[0]}.jpg", k, r[6] > 0, colour=True)
-    return dict(rows=n + 4, patients=n + 2, positives=sum(r[6] > 0 for r in rows))
+    return dict(rows=n + 6, patients=n + 3, positives=sum(r[6] > 0 for r in rows))
 
 
 def oct(root, n:int=8):  # noqa: A001
@@ -225,15 +231,15 @@ def oct(root, n:int=8):  # noqa: A001
     return dict(rows=n + 2, patients=n + 2, positives=sum(kind == "Control" for kind, *_ in rows))
 
 
-def covid_ct_md(root, n:int=8):
-    "COVID-CT-MD: DICOM series with arbitrary file names, three classes, DICOM ages (one of 101 years, one blank), slice labels whose index leaves out a number, a subject without a folder."
-    kinds, rows = {"COVID-19": ("COVID-19 subjects", "P"), "CAP": ("Cap subjects", "cap"), "Normal": ("Normal subjects", "normal")}, []
+def covid_ct_md(root, n:int=8, word:str="subjects"):
+    "COVID-CT-MD (folders `… subjects` as its authors name them, or `… Cases`): DICOM series with arbitrary file names, three classes, DICOM ages (one of 101 years, one blank), slices that only SliceLocation orders, slice labels whose index leaves out a number, a subject without a folder."
+    kinds, rows = {"COVID-19": (f"COVID-19 {word}", "P"), "CAP": (f"Cap {word}", "cap"), "Normal": (f"Normal {word}", "normal")}, []
     for i, sex, label, age in people(n): rows.append((("COVID-19" if i % 3 else "CAP") if label else "Normal", i, sex, f"{age:03d}Y"))
     rows += [("COVID-19", 901, "F", "101Y"), ("CAP", 902, "M", ""), ("Normal", 903, "F", "008M")]
     lost = ("Normal", 904, "M", "050Y")
     name = lambda kind, i: f"{kinds[kind][1]}{i:03d}"
     for kind, i, *_ in rows:
-        for z in range(5): dicom(Path(root) / kinds[kind][0] / name(kind, i) / f"{(7 * z + i) % 11:03d}.dcm", pixels(5 * i + z, kind != "Normal").astype(np.uint16) + 900, 2 * z, RescaleIntercept=-1024)
+        for z in range(5): dicom(Path(root) / kinds[kind][0] / name(kind, i) / f"{(7 * z + i) % 11:03d}.dcm", pixels(5 * i + z, kind != "Normal").astype(np.uint16) + 900, 2 * z, placed=kind != "CAP", RescaleIntercept=-1024)
     table(Path(root) / "Clinical-data.csv", [(k, kind, name(kind, i), s, a, "70 Kg", "", "", "", "") for k, (kind, i, s, a) in enumerate([*rows, lost])],
           ["clinical_data", "Diagnosis", "Folder", "Patient Gender", "Patient Age", "Weight", "Clinical characteristics", "Surgery", "Follow-up", "PCR"])
     marked = [(kind, i) for kind, i, *_ in rows if kind != "Normal"]

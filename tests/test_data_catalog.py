@@ -214,7 +214,7 @@ def test_prepare_says_what_was_dropped_and_unknown(tmp_path, capsys):
     line = ["prepare", "brset", "--raw", str(tmp_path / "raw"), "--out", str(tmp_path / "out"), "--quiet"]
     assert main(line) == 0
     said = capsys.readouterr().out
-    assert "12 rows, 10 patients" in said and "patient_age: 2 'NA', 1 '(empty)' → missing" in said and "both sexes" in said and " 0 patient_ids" not in said
+    assert "14 rows, 11 patients" in said and "patient_age: 2 'NA', 1 '(empty)' → missing" in said and "both sexes" in said and "more than one age (1 in more than one age group)" in said and " 0 patient_ids" not in said
     stamp = (tmp_path / "out/samples.csv").stat().st_mtime_ns
     assert main(line) == 0 and capsys.readouterr().out == said and (tmp_path / "out/samples.csv").stat().st_mtime_ns == stamp
     assert main(line[:2]) == 2

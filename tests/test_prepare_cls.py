@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fixtures_raw import make_release, people, picture, table
+from fixtures_raw import make_release, people, picture, pixels, table
 
 from fairmedfm.core import InputError
 from fairmedfm.data import chest, photos, volumes
@@ -30,6 +30,8 @@ def test_chexpert(tmp_path):
     assert at("90004").label == 0 and at("90004").race_binary is None
     assert frame[frame.view == "lateral"].patient.isin(frame[frame.view == "frontal"].patient).all() and not frame.index.str.startswith("valid").any()
     assert set(frame.race.dropna()) == {"White", "Asian", "Black"} and frame[frame.race_raw == "White, Hispanic"].race_binary.eq("White").all()
+    turned = frame[frame.patient == "patient90006"]
+    assert turned.age.tolist() == [59, 61] and turned.age_group.tolist() == ["<60", "60+"] and turned.race.eq("Asian").all()  # the age at the study, not the demographics' one
     assert log.unknown_words["Sex"] == {"Unknown": 1} and log.unknown_words["Age"] == {"0 (suspect)": 1} and log.steps[-1]["dropped"] == 1
     assert any("1 uncertain (-1)" in n for n in log.notes)
 
@@ -39,7 +41,7 @@ def test_chexpert_in_its_other_folder(tmp_path):
     (tmp_path / "a/CheXpert-v1.0-small").rename(tmp_path / "a/CheXpert-v1.0")  # the paths in the table still say -small
     for root in (tmp_path / "a", tmp_path / "a/CheXpert-v1.0"):
         frame = chest.prepare_cxp(root, PrepareLog())
-        assert len(frame) == 16 and all((root / p).is_file() for p in frame.image)
+        assert len(frame) == 18 and all((root / p).is_file() for p in frame.image)
     assert frame.race.isna().all()  # the table of demographics is not below the inner folder
 
 
@@ -95,6 +97,7 @@ def test_harvard(tmp_path):
     assert vlm.loc["data_09001"].isna()[["ethnicity", "language", "marital_status"]].all() and vlm.language_binary["data_09001"] == "Non-English" and vlm.age_group["data_09002"] == "<60"
     assert gf.language["data_9002"] == vlm.language["data_09002"] == "Other" and log.steps[-1]["dropped"] == 1
     assert vlm.split.value_counts().to_dict() == gf.split.value_counts().to_dict() and vlm.image["data_00003"].startswith("Test/")
+    assert vlm.image["data_09002"] == "Test/slo_fundus_09002.jpg" and vlm.image["data_00003"].endswith(".npz::slo_fundus")  # the array where there is one
     assert set(vlm.marital_status.dropna()) == {"married or partnered", "single", "separated"}
     for i, sex, label, _ in people(8): assert vlm.sex[f"data_{i:05d}"] == sex and vlm.label[f"data_{i:05d}"] == label
     folder, cell = tmp_path / "gf", gf.image["data_0001"]
@@ -122,7 +125,9 @@ def test_brset(tmp_path):
     frame, log = prepared(photos.BRSET, tmp_path)
     for i, sex, label, _ in people(8): assert frame.sex[f"img{i:05d}"] == sex and frame.label[f"img{i:05d}"] == label  # 1 = male, 2 = female
     assert log.unknown_words["patient_age"] == {"NA": 2, "(empty)": 1} and frame.age.isna().sum() == 3 and frame.age_group.isna().sum() == 3
-    assert any(n.startswith("1 patient_id with both sexes") for n in log.notes) and frame.sex["img90002"] == "M" and frame.sex["img90003"] == "F"
+    two = frame[frame.patient == "903"]
+    assert two.age.tolist() == [58, 63] and two.age_group.tolist() == ["<60", "60+"] and any(n.startswith("1 patient_id with more than one age (1 in more than one age group)") for n in log.notes)
+    assert any(n.startswith("1 patient_id with both sexes") and "one split" in n for n in log.notes) and frame.sex["img90002"] == "M" and frame.sex["img90003"] == "F"
     assert any("1 image where DR_ICDR and diabetic_retinopathy disagree" in n for n in log.notes) and frame.label["img90003"] == 1
     assert set(frame.camera) == {"Canon CR", "NIKON NF5050"} and frame.patient["img90001"] == frame.patient["img00001"]
 
@@ -138,16 +143,20 @@ def test_oct(tmp_path):
     with pytest.raises(InputError, match="notes_1.mat"): photos.prepare_oct(tmp_path, log)
 
 
-def test_covid(tmp_path):
-    expected = make_release("COVID_CT_MD", tmp_path)
+@pytest.mark.parametrize("word", ("subjects", "Cases"))
+def test_covid(word, tmp_path):
+    expected = make_release("COVID_CT_MD", tmp_path, word=word)
     frame = check_samples(volumes.prepare_covid_ct_md(tmp_path, PrepareLog()), roots=(tmp_path,)).set_index("id")
     marked = frame.loc[expected["marked"]]
     assert marked.infected_slices.tolist() == list(range(1, len(marked) + 1))  # by row, although the label index leaves a number out
     assert marked.slice_labels.tolist() == [f"Slice-level-labels-updated-1.npy::{k}" for k in range(len(marked))] and frame[frame.diagnosis == "normal"].slice_labels.isna().all()
     assert frame.age["P901"] == 101 and np.isnan(frame.age["cap902"]) and frame.age["normal903"] == pytest.approx(8 / 12) and "normal904" not in frame.index
-    assert set(frame[frame.label == 1].diagnosis) == {"COVID-19", "CAP"} and frame.image["cap902"] == "Cap subjects/cap902"
+    assert set(frame[frame.label == 1].diagnosis) == {"COVID-19", "CAP"} and frame.image["cap902"] == f"Cap {word}/cap902" and len(frame) == expected["rows"]
     scan = read_series(tmp_path / frame.image["P901"])
     assert scan.array.shape == (5, 24, 32) and scan.spacing == (2, 0.7, 0.7) and -1024 < scan.array.min() < 0
+    by_name = read_series(tmp_path / frame.image["cap902"])  # no position in the files: SliceLocation orders them, and their names would not
+    bottom = [pixels(5 * 902 + z, 1).astype(int) + 900 - 1024 for z in range(5)]
+    assert all((by_name.array[z] == bottom[z]).all() for z in range(5)) and any("SliceLocation" in n for n in by_name.notes)
 
 
 def test_covid_without_slice_labels(tmp_path):
@@ -180,4 +189,4 @@ def test_a_partial_download_is_counted_and_noted(tmp_path):
     for p in list(Path(tmp_path).rglob("*_lateral.jpg")): p.unlink()
     log = PrepareLog()
     frame = chest.prepare_cxp(tmp_path, log)
-    assert log.steps[-1] == {"step": "no file for the image", "rows": 12, "dropped": 5} and len(frame) == 12 and any("5 rows of 17 left out" in n for n in log.notes)
+    assert log.steps[-1] == {"step": "no file for the image", "rows": 14, "dropped": 5} and len(frame) == 14 and any("5 rows of 19 left out" in n for n in log.notes)

@@ -220,8 +220,10 @@ def prepare_brset(raw, log:PrepareLog) -> pd.DataFrame:
     out["age_group"] = age_group(out["age"])
     out["eye"] = map_values(frame["exam_eye"], {"1": "right", "2": "left"}, "exam_eye", log, table.name)
     out["camera"] = text_column(frame["camera"])
-    for c, what in (("sex", "both sexes"), ("age", "more than one age")):
-        if n := int((out.groupby("patient")[c].nunique() > 1).sum()): log.note(f"{plural(n, 'patient_id')} with {what}; the values are kept as they are")
+    several = {c: int((out.groupby("patient")[c].nunique() > 1).sum()) for c in ("sex", "age", "age_group")}
+    kept = "each image keeps its own, and all images of a patient_id go into one split"
+    if n := several["sex"]: log.note(f"{plural(n, 'patient_id')} with both sexes, so not one person; {kept}")
+    if n := several["age"]: log.note(f"{plural(n, 'patient_id')} with more than one age ({several['age_group']} in more than one age group); {kept}")
     if "diabetic_retinopathy" in frame: log.note(f"{plural(int((out['label'] != pd.to_numeric(frame['diabetic_retinopathy'])).sum()), 'image')} where DR_ICDR and diabetic_retinopathy disagree; DR_ICDR counts, as published")
     return keep_found(log.drop(out, out["label"].isna(), "no DR_ICDR grade"), raw, log)
 
@@ -230,7 +232,7 @@ BRSET = DatasetSpec(
     "BRSET", "fundus photograph", ("sex", "age", "camera"), label="1 = diabetic retinopathy (ICDR grade above 0)", size="16,266 images of 8,524 patients",
     licence="PhysioNet credentialed data use agreement", access=BRSET_ACCESS, prepare=prepare_brset, aliases=("BREST",), class_names=("normal", "retinopathy"),
     prompts=("a fundus image of a {}", "a retinal photograph of an eye with {}"), paper_split="files", url="https://physionet.org/content/brazilian-ophthalmological/1.0.0",
-    notes=("the age is missing in a third of the rows", "the two cameras stand for two sites: compare groups within a camera", "patient_id is not perfectly clean: 19 hold both sexes"))
+    notes=("the age is missing in a third of the rows", "the two cameras stand for two sites: compare groups within a camera", "patient_id is not perfectly clean: 19 hold both sexes, 16 more than one age"))
 
 # %% ../../nbs/16_data.photos.ipynb #c065
 OCT_ACCESS = "download the AMD and Control volumes (Farsiu 2013) from https://people.duke.edu/~sf59/RPEDC_Ophth_2013_dataset.htm"
