@@ -77,7 +77,7 @@ def test_the_published_lines_of_segmentation_are_read_as_they_stand(more):
 def test_each_rule_refuses_something():
     "No dead rule: for each there is a config that it and no earlier rule refuses."
     seg = dict(task="seg", usage="seg2d")
-    refusing = [dict(hash_id="x"), dict(task="seg"), dict(method="febs"), dict(seg, usage="seg2d-ft", method="cfair"), dict(seg, usage="seg2d-ft", val_strategy="auc"), dict(val_strategy="worst_dice"), dict(seg, batch_size=2, encode_batch=2),
+    refusing = [dict(hash_id="x"), dict(task="seg"), dict(model="MedSAM"), dict(method="febs"), dict(seg, usage="seg2d-ft", method="cfair"), dict(seg, usage="seg2d-ft", val_strategy="auc"), dict(val_strategy="worst_dice"), dict(seg, batch_size=2, encode_batch=2),
                 dict(seg, sam_ckpt_path="a.pth", checkpoint="b.pth"), dict(usage="clip-zs", method="laftr"), dict(protocol="paper", method="group-thresholds"), dict(protocol="paper", val_strategy="loss"), dict(protocol="paper", early_stopping=3),
                 dict(method="swad", val_strategy="auc"), dict(fixed_lr=True, lr_decay_rate=.2), dict(fixed_lr=True, min_lr=1e-6), dict(warmup_epochs=101), dict(min_lr=1.), dict(no_cuda=True, device="cuda"), dict(wandb_name="w"),
                 dict(usage="clip-zs", trackers=["wandb"]), dict(usage="clip-zs", slices="attention"), dict(test_mode=True, overwrite=True), dict(experiment_name="a", resume_path="b")]

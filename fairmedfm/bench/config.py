@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ..core import InputError, Notes, Registry, plural, some, unknown_name
 from ..data.catalog import DATASETS
-from ..models.catalog import find_model
+from ..models.catalog import SEGMENTERS, find_model
 from ..train.loop import OPTIMIZERS, Training
 from ..train.methods import METHODS
 from ..usages.adapt import CLIP_ADAPT, CLIP_ADAPTER
@@ -323,6 +323,7 @@ class Rule(NamedTuple):
 RULES = (
     Rule(lambda c, u, m, p: c.hash_id is not None, "--hash_id has no meaning: run folders are named by their settings; keep two runs apart with --experiment_name"),
     Rule(lambda c, u, m, p: c.task != u.task, "--usage {u.name} is of task {u.task}, not {c.task}; give --task and a --usage that belong together"),
+    Rule(lambda c, u, m, p: u.task == "cls" and c.model in SEGMENTERS, "{c.model} is a promptable model and gives masks, no features; use --task seg"),
     Rule(lambda c, u, m, p: (m.name not in SEG_METHODS) if u.task == "seg" else (m.name not in METHODS), "method {m.name} is not for task {u.task}; its methods are {of_task}"),
     Rule(lambda c, u, m, p: c.val_strategy is not None and c.val_strategy.endswith("dice" if u.task == "cls" else "auc"), "--val_strategy {c.val_strategy} is not for task {u.task}"),
     Rule(lambda c, u, m, p: u.task == "seg" and not u.trains and {"batch_size", "encode_batch"} <= set(c.given), "--encode_batch and --batch_size are the same where {u.name} trains nothing; give one"),

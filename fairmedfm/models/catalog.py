@@ -32,7 +32,7 @@ _ALL = Registry("model", [*MODELS.values(), *SEGMENTERS.values()])
 SCHEMES = {"timm": timm_row, "open_clip": open_clip_row, "hf": hf_row}
 
 def find_model(name:str) -> ModelSpec:
-    "The row of `name`, or one made for `timm:NAME`, `open_clip:NAME/TAG`, `hf:ORG/NAME` or `hf:FOLDER`."
+    "The row of `name`, or one made for `timm:NAME`, `open_clip:NAME/TAG`, `hf:ORG/NAME`, or for a folder of one of the three, such as `hf:FOLDER`."
     scheme, colon, rest = str(name).partition(":")
     if colon and scheme in SCHEMES:
         if not rest: raise InputError(f"{name} names no model; write {scheme}:NAME")

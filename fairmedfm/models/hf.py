@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -256,4 +257,6 @@ def load_hf_any(spec:ModelSpec, path) -> Tower:
 def hf_row(name:str) -> ModelSpec:
     "A row for a hub id or for a local folder."
     here, page = name if Path(name).is_dir() else "", "see its hub page"
+    if not here and (name.startswith(".") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)):
+        raise InputError(f"hf:{name} is neither a folder that is here nor an id of the hub (hf:ORG/NAME)")
     return ModelSpec(f"hf:{name}", load_hf_any, "vision", page, None, None, page, hub="" if here else name, place=here, **HF)

@@ -17,14 +17,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..core import InputError, require, unknown_name
-from .core import OPENAI, Keys, ModelSpec, Preprocess, Text, Tower, load_exactly, read_state, weight_files
+from ..core import InputError, require, some
+from .core import OPENAI, Keys, ModelSpec, Preprocess, Text, Tower, load_exactly, no_such_model, read_checkpoint, read_state, weight_files
 from .hf import Tokens
 
 # %% auto #0
-__all__ = ['CONCH_TOKENIZER', 'CONCH_CAPTION', 'OPENCLIP_ROWS', 'build_open_clip', 'OpenClipTower', 'load_open_clip',
-           'ArchTokens', 'load_arch', 'ConchVisual', 'ConchTower', 'ConchTokens', 'load_conch', 'load_tag',
-           'open_clip_row']
+__all__ = ['CONCH_TOKENIZER', 'CONCH_CAPTION', 'BERT_EXTRA', 'OPENCLIP_ROWS', 'build_open_clip', 'OpenClipTower',
+           'load_open_clip', 'ArchTokens', 'load_arch', 'ConchVisual', 'ConchTower', 'ConchTokens', 'load_conch',
+           'load_tag', 'open_clip_row', 'open_clip_folder']
 
 # %% ../../nbs/23_models.openclip.ipynb #c005
 @contextmanager
@@ -69,7 +69,8 @@ def load_open_clip(spec:ModelSpec, path) -> OpenClipTower:
     config = json.loads(file.read_text(encoding="utf-8"))["model_cfg"]
     model = build_open_clip(config, spec.kwargs.get("bert"), spec.extra)
     load_exactly(model, read_state(spec, path), spec.keys.missing, spec.keys.unexpected, f"{spec.name} ({Path(path).name})")
-    return OpenClipTower(spec, model, Tokens(spec, folder), config["embed_dim"])
+    own = "hf_tokenizer_name" in config["text_cfg"]              # else CLIP's vocabulary, which open_clip ships
+    return OpenClipTower(spec, model, Tokens(spec, folder) if own else ArchTokens(spec, f"local-dir:{folder}"), config["embed_dim"])
 
 # %% ../../nbs/23_models.openclip.ipynb #c017
 class ArchTokens:
@@ -139,14 +140,14 @@ def load_conch(spec:ModelSpec, path) -> ConchTower:
 # %% ../../nbs/23_models.openclip.ipynb #c031
 _TRUNK_LORA, _NATIVE_LORA = (r"model\.visual\.trunk\..*\.qkv",), (r"model\.visual\..*\.attn",)
 _OPEN = dict(kind="vision-language", packages=("open_clip", "timm"))
+BERT_EXTRA = Keys(unexpected=((r".*position_ids$", "a counter that older files store"),
+                              (r"text\.transformer\.pooler\.", "BERT's own pooler; the class token does not pass through it")))
 
 OPENCLIP_ROWS = (
     ModelSpec("BiomedCLIP", domain="biomedical", dim=512, params=195.9, licence="MIT", loader=load_open_clip, **_OPEN,
               hub="microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", kwargs=dict(bert=dict(vocab_size=30522)),
               files=("open_clip_pytorch_model.bin", "open_clip_model.safetensors"), preprocess=Preprocess(224, norm=OPENAI),
-              text=Text(256, "max_length", mask=False), lora=_TRUNK_LORA, note="projected embedding",
-              keys=Keys(unexpected=((r".*position_ids$", "a counter that older files store"),
-                                    (r"text\.transformer\.pooler\.", "BERT's own pooler; the class token does not pass through it")))),
+              text=Text(256, "max_length", mask=False), lora=_TRUNK_LORA, note="projected embedding", keys=BERT_EXTRA),
     ModelSpec("PubMedCLIP", domain="radiology figures", dim=512, params=151.3, licence="MIT", loader=load_arch, **_OPEN,
               hub="sarahESL/PubMedCLIP", files=("PubMedCLIP_ViT32.pth",), arch="ViT-B-32-quickgelu",
               preprocess=Preprocess(224, norm=OPENAI), text=Text(77, factor=math.exp(0.01)/math.exp(0.07)), lora=_NATIVE_LORA,
@@ -165,25 +166,57 @@ def load_tag(spec:ModelSpec, path) -> OpenClipTower:
     config = open_clip.get_model_config(spec.arch) | spec.kwargs
     model = build_open_clip(config, extra=spec.extra)
     with _hush():
-        try: open_clip.load_checkpoint(model, str(weight_files(spec, path)[0]))
-        except (RuntimeError, AssertionError, KeyError, ValueError) as e:
+        file = weight_files(spec, path)[0]
+        try: open_clip.load_checkpoint(model, str(file))
+        except Exception as e:                                                # each layout fails in its own way
+            read_checkpoint(file)                                             # a file that holds no weights at all is told here
             raise InputError(f"the tensors of {Path(path).name} are not those of {spec.name}: {' '.join(str(e).split())[:200]}") from e
     return OpenClipTower(spec, model, ArchTokens(spec, spec.arch), config["embed_dim"])
 
-def open_clip_row(name:str) -> ModelSpec:
-    "A row for `NAME/TAG` of open_clip.list_pretrained()."
-    open_clip = require("open_clip", "cls", why=f"open_clip:{name}")
-    known = [f"{a}/{t}" for a, t in open_clip.list_pretrained()]
-    if name not in known: raise unknown_name("open_clip model", name, known)
-    arch, _, tag = name.partition("/")
-    cfg, config = open_clip.get_pretrained_cfg(arch, tag), open_clip.get_model_config(arch)
-    owner, _, rest = cfg.get("hf_hub", "").partition("/")
-    repo, _, file = rest.partition("/")
+def _seen(cfg, config) -> Preprocess:
     norm = (tuple(cfg["mean"]), tuple(cfg["std"])) if "mean" in cfg else OPENAI
     resize = {"squash": "squash", "longest": "pad"}.get(cfg.get("resize_mode"), "shorter")
-    see = Preprocess(config["vision_cfg"].get("image_size", 224), resize, norm, cfg.get("interpolation") or "bicubic")
-    return ModelSpec(f"open_clip:{name}", load_tag, "vision-language", "general", config["embed_dim"], None, "see its hub page",
-                     hub=f"{owner}/{repo}" if owner else "", source=cfg.get("url", ""), preprocess=see, arch=arch, packages=("open_clip",),
+    return Preprocess(config["vision_cfg"].get("image_size", 224), resize, norm, cfg.get("interpolation") or "bicubic")
+
+def _published(arch:str, tag:str) -> dict:
+    "open_clip's facts of a tag; of a bare architecture (tag empty) what all its tags share, or an error where they differ."
+    import open_clip
+    if tag: return open_clip.get_pretrained_cfg(arch, tag)
+    tags = {t: open_clip.get_pretrained_cfg(arch, t) for a, t in open_clip.list_pretrained() if a == arch}
+    how = {t: {k: c.get(k) for k in ("mean", "std", "interpolation", "resize_mode", "quick_gelu")} for t, c in tags.items()}
+    first = {json.dumps(h): t for t, h in reversed(how.items())}
+    if len(first) > 1: raise InputError(f"the published models of {arch} see images in {len(first)} ways, so a bare name does not say which is yours; "
+                                        f"name the tag that yours is like: {some([f'open_clip:{arch}/{t}' for t in sorted(first.values())])}")
+    return {k: v for k, v in next(iter(how.values()), {}).items() if v is not None}
+
+def open_clip_row(name:str) -> ModelSpec:
+    "A row for `NAME/TAG` of open_clip.list_pretrained(), for a bare `NAME` of open_clip.list_models(), or for a folder (`open_clip_folder`)."
+    open_clip = require("open_clip", "cls", why=f"open_clip:{name}")
+    if Path(name).is_dir(): return open_clip_folder(name)
+    arch, _, tag = name.partition("/")
+    known, lists = ([f"{a}/{t}" for a, t in open_clip.list_pretrained()], "open_clip.list_pretrained()") if tag else (open_clip.list_models(), "open_clip.list_models()")
+    if name not in known: raise no_such_model("open_clip", name, known, lists)
+    cfg, config = _published(arch, tag), open_clip.get_model_config(arch)
+    owner, _, rest = cfg.get("hf_hub", "").partition("/")
+    repo, _, file = rest.partition("/")
+    return ModelSpec(f"open_clip:{name}", load_tag, "vision-language", "general", config["embed_dim"], None, "see its hub page" if tag else "its own",
+                     hub=f"{owner}/{repo}" if owner else "", source=cfg.get("url", ""), preprocess=_seen(cfg, config), arch=arch, packages=("open_clip",),
                      files=(file,) if file else ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
                      kwargs=dict(quick_gelu=True) if cfg.get("quick_gelu") else {}, lora=_TRUNK_LORA + _NATIVE_LORA,
                      text=Text(config["text_cfg"].get("context_length", 77)))
+
+# %% ../../nbs/23_models.openclip.ipynb #c043
+def open_clip_folder(folder) -> ModelSpec:
+    "A row for a folder with an open_clip_config.json (`model_cfg` and `preprocess_cfg`) and the weights beside it; a text tower of transformers has to be BERT-base."
+    file = Path(folder)/"open_clip_config.json"
+    try: held = json.loads(file.read_text(encoding="utf-8")); config, cfg = held["model_cfg"], held["preprocess_cfg"]
+    except (OSError, ValueError, KeyError): raise InputError(f"open_clip:{folder}: the folder holds no open_clip_config.json with model_cfg and preprocess_cfg") from None
+    if lacks := [k for k in ("mean", "std") if k not in cfg]: raise InputError(f"open_clip:{folder}: the preprocess_cfg in its open_clip_config.json says nothing of {some(lacks)}")
+    return ModelSpec(f"open_clip:{folder}", load_open_clip, "vision-language", "its own", config["embed_dim"], None, "its own", place=str(folder), packages=("open_clip",),
+                     files=("open_clip_model.safetensors", "open_clip_pytorch_model.bin"), kwargs=dict(bert=dict(vocab_size=_vocabulary(folder))), keys=BERT_EXTRA,
+                     preprocess=_seen(cfg, config), text=Text(config["text_cfg"].get("context_length", 77), "max_length", mask=False), lora=_TRUNK_LORA + _NATIVE_LORA)
+
+def _vocabulary(folder) -> int:
+    "How many words a BERT tokeniser beside the weights has; BERT's own number where none lies there."
+    try: return len(json.loads((Path(folder)/"tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
+    except (OSError, ValueError, KeyError, TypeError): return 30522

@@ -22,16 +22,16 @@ from torch import nn
 
 from ..core import InputError, Notes, atomic_path, plural, require, some
 from ..data.images import to_uint8
-from .core import (CHANNELS, HALF, IMAGENET, PROTOCOLS, RESIZE, Keys, ModelSpec, Preprocess, Text, Tower, VolumePreprocess,
-                                   choose_device,
+from .core import (CHANNELS, HALF, IMAGENET, PROTOCOLS, RESIZE, ModelSpec, Preprocess, Tower, choose_device,
                                    choose_precision, load_exactly, locate, lora_layers, read_state, rgb, weights_hash)
 
 # %% auto #0
 __all__ = ['CHOICES', 'BOX', 'GRABCUT', 'REGION_GROWING', 'RULE_ROWS', 'TINY', 'PROMPTABLE_ROWS', 'Frame', 'back', 'onto',
-           'Picture', 'published', 'Prompt', 'read_prompt', 'Prediction', 'Embedding', 'SegSpec', 'PromptNet',
-           'PromptModel', 'low_mask', 'SegModel', 'load_segmenter', 'AsItIs', 'RuleNet', 'RuleModel', 'load_rule',
-           'box_mask', 'distances', 'ball_mask', 'box_or_ball', 'clicked', 'grab_cut', 'region_growing', 'TinyEncoder',
-           'prompt_maps', 'alike', 'TinyDecoder', 'TinyNet', 'load_tiny', 'BySlices']
+           'Picture', 'published', 'Prompt', 'read_prompt', 'Prediction', 'Embedding', 'SegSpec', 'check_kinds',
+           'PromptNet', 'PromptModel', 'low_mask', 'on_device', 'prompt_tensors', 'one_mask', 'SegModel',
+           'load_segmenter', 'AsItIs', 'RuleNet', 'RuleModel', 'load_rule', 'box_mask', 'distances', 'ball_mask',
+           'clicked', 'box_or_ball', 'grab_cut', 'region_growing', 'TinyEncoder', 'prompt_maps', 'alike', 'TinyDecoder',
+           'TinyNet', 'load_tiny', 'follow', 'BySlices']
 
 # %% ../../nbs/26_models.promptable.ipynb #c006
 @dataclass(frozen=True)
@@ -143,6 +143,7 @@ def _numbers(values, width, what, grid) -> np.ndarray:
                                    "(first pixel 0; x before y; a box ends with its last pixel)")
     return a
 
+# %% ../../nbs/26_models.promptable.ipynb #c027
 def read_prompt(grid, points=None, labels=None, boxes=None, text=None, mask=None) -> Prompt:
     "The prompt for an image of shape `grid`, checked; labels are 1 where not given."
     k = len(grid)
@@ -166,19 +167,20 @@ def read_prompt(grid, points=None, labels=None, boxes=None, text=None, mask=None
     if not set(prompt.kinds) - {"mask"}: raise InputError("there is no prompt; give points=, boxes= or text=")
     return prompt
 
-# %% ../../nbs/26_models.promptable.ipynb #c029
+# %% ../../nbs/26_models.promptable.ipynb #c031
 CHOICES = {   # rule: (scores of the candidates, the row's limit) -> the index of the mask, or None
     "best": lambda scores, limit: int(scores.argmax()),
     "single": lambda scores, limit: 0,
     "confidence": lambda scores, limit: int(scores.argmax()) if len(scores) and scores.max() >= limit else None}
 
-# %% ../../nbs/26_models.promptable.ipynb #c033
+# %% ../../nbs/26_models.promptable.ipynb #c035
 class Prediction(NamedTuple):
     "`mask` bool on the image's grid; `score` the model's own (predicted IoU, confidence, or NaN); `logits` at the model's resolution."
     mask: np.ndarray
     score: float
     logits: np.ndarray
 
+# %% ../../nbs/26_models.promptable.ipynb #c038
 @dataclass
 class Embedding:
     "An encoded image: arrays by name, the map of its pixels, and the fingerprint of the encoder; `save` and `load` keep it on disk."
@@ -205,7 +207,7 @@ class Embedding:
             raise InputError(f"{path} is no saved embedding ({type(e).__name__}); remove it, and it is made again") from None
         return cls(arrays, frame, facts["model"], facts["spacing"] and tuple(facts["spacing"]))
 
-# %% ../../nbs/26_models.promptable.ipynb #c037
+# %% ../../nbs/26_models.promptable.ipynb #c042
 @dataclass(frozen=True)
 class SegSpec(ModelSpec):
     "One promptable model: the facts of a `ModelSpec`, the prompts it takes, and how its mask is chosen."
@@ -219,10 +221,24 @@ class SegSpec(ModelSpec):
     space: str = "2D"                           # 2D, 3D, 2D/3D
     layout: str = ""                            # the checkpoint's layout, in words
     fixed: bool = False                         # its input cannot have another size
+    flag = "--sam_ckpt_path"
     @property
     def dims(self) -> str: return self.space
+    @property
+    def takes(self) -> str:
+        "The kinds of prompts to begin with, in words."
+        return " and ".join(k for k in self.prompts if k != "mask")
 
-# %% ../../nbs/26_models.promptable.ipynb #c040
+# %% ../../nbs/26_models.promptable.ipynb #c045
+def check_kinds(spec:SegSpec, kinds, protocol:str="sound") -> list[str]:
+    "The kinds that the model was not trained with and gets all the same (under the published protocol); an error where it must not."
+    strange = [k for k in kinds if k not in spec.prompts]
+    for kind in strange:
+        if kind not in spec.untrained or protocol != "paper":
+            raise InputError(f"{spec.name} takes {spec.takes} prompts; it was not trained with a {kind}")
+    return strange
+
+# %% ../../nbs/26_models.promptable.ipynb #c049
 class PromptNet(Tower):
     "`embed(images) -> {name: tensor (B, …)}`, `decode(features, …) -> (logits (P, M, …), scores (P, M))`; frozen like every tower."
     encoders: tuple[str, ...] = ("image_encoder",)
@@ -244,7 +260,7 @@ def _part(net, name):
     part = net.get_parameter(name) if name in dict(net.named_parameters()) else net.get_submodule(name)
     return [part] if isinstance(part, nn.Parameter) else list(part.parameters())
 
-# %% ../../nbs/26_models.promptable.ipynb #c043
+# %% ../../nbs/26_models.promptable.ipynb #c052
 class PromptModel:
     "A promptable network and its row: `.spec .module .transform .device .encoding .fingerprint .lora_targets .notes`."
     def __init__(self, module:PromptNet, device="cpu", precision:str="auto", protocol:str="sound"):
@@ -287,7 +303,7 @@ def _buffers(module) -> str:
     for name, t in module.named_buffers(): h.update(name.encode() + t.detach().cpu().contiguous().numpy().tobytes())
     return h.hexdigest()
 
-# %% ../../nbs/26_models.promptable.ipynb #c047
+# %% ../../nbs/26_models.promptable.ipynb #c056
 def low_mask(frame:Frame, mask:np.ndarray, size) -> np.ndarray:
     "A mask prompt as logits on the model's grid: logits of an earlier answer as they are, a mask of the image brought there."
     if mask.shape == size and mask.dtype != bool: return mask.astype(np.float32)
@@ -295,7 +311,38 @@ def low_mask(frame:Frame, mask:np.ndarray, size) -> np.ndarray:
         raise InputError(f"a mask prompt has the shape of the image, {frame.grid}, or of the logits, {size}; not {mask.shape}")
     return onto(frame, np.where(mask, 10., -10.) if mask.dtype == bool else mask, size, -10).numpy()
 
-# %% ../../nbs/26_models.promptable.ipynb #c051
+# %% ../../nbs/26_models.promptable.ipynb #c060
+def on_device(v, device, dtype=torch.float32):
+    "An array as a tensor; `None` stays `None`."
+    return None if v is None else torch.as_tensor(np.ascontiguousarray(v)).to(device, dtype)
+
+def prompt_tensors(frame:Frame, prompt:Prompt, mask_size, device="cpu") -> dict:
+    "What `decode` takes besides the features: points (1, N, 2), labels (1, N), boxes (P, 4), mask (1, 1, …), text; absent parts are None."
+    points = None if prompt.points is None else frame.points(prompt.points)[None]
+    labels = None if prompt.labels is None else prompt.labels[None]
+    boxes = None if prompt.boxes is None else frame.boxes(prompt.boxes)
+    mask = None if prompt.mask is None else low_mask(frame, prompt.mask, mask_size)[None, None]
+    return dict(points=on_device(points, device), labels=on_device(labels, device, torch.long), boxes=on_device(boxes, device),
+                text=prompt.text, mask=on_device(mask, device))
+
+# %% ../../nbs/26_models.promptable.ipynb #c063
+def one_mask(frame:Frame, logits, scores, rule:str="best", limit:float=0., blend:str="logits") -> Prediction:
+    "One mask on the image's grid from logits (P, M, …) and scores (P, M): `rule` and `limit` as in `CHOICES`, the union over P boxes."
+    picked = [CHOICES[rule](s, limit) for s in scores]
+    none = torch.full(logits.shape[2:], -torch.inf, device=logits.device)
+    low = torch.stack([none if i is None else l[i] for l, i in zip(logits, picked)]).amax(0).cpu()
+    sure = [float(s.max()) if i is None else float(s[i]) for s, i in zip(scores, picked) if len(s)]
+    found = any(i is not None for i in picked)
+    level = low.nan_to_num(neginf=-1e4) if blend == "logits" else low.sigmoid() - .5
+    mask = (back(frame, level[None])[0] > 0).numpy() if found else np.zeros(frame.grid, bool)
+    return Prediction(mask, float(np.mean(sure)) if sure else float("nan"), low.numpy())
+
+# %% ../../nbs/26_models.promptable.ipynb #c067
+def _one_picture(image, name):
+    if np.ndim(image) == 3 and np.shape(image)[2] not in (1, 3, 4):
+        raise InputError(f"{name} sees pictures, not a volume of shape {np.shape(image)}; go slice by slice with BySlices(model)")
+    return rgb(image)
+
 class SegModel(PromptModel):
     "A promptable model for pictures: `set_image(rgb) -> Embedding`, `predict(embedding, points, labels, boxes, text, mask) -> Prediction`."
     def set_image(self, image, spacing=None) -> Embedding:
@@ -315,52 +362,33 @@ class SegModel(PromptModel):
         return made, [self.transform.frame(im.size[::-1]) for im in images]
     def prompt(self, embedding:Embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prompt:
         "The checked prompt; an error if the embedding is another encoder's or the model does not take such prompts."
-        s = self.spec
+        name = self.spec.name
         if embedding.model != self.encoding:
-            raise InputError(f"this embedding was not made by {s.name} with these weights and this preprocessing; call set_image again")
+            raise InputError(f"this embedding was not made by {name} with these weights and this preprocessing; call set_image again")
         prompt = read_prompt(embedding.frame.grid, points, labels, boxes, text, mask)
-        for kind in (k for k in prompt.kinds if k not in s.prompts):
-            takes = " and ".join(k for k in s.prompts if k != "mask")
-            if kind not in s.untrained or self.protocol != "paper":
-                raise InputError(f"{s.name} takes {takes} prompts; it was not trained with a {kind}")
-            self.notes.add(f"{s.name} was not trained with {kind} prompts; the published protocol gives them all the same")
+        for kind in check_kinds(self.spec, prompt.kinds, self.protocol):
+            self.notes.add(f"{name} was not trained with {kind} prompts; the published protocol gives them all the same")
         return prompt
     def decode(self, embedding:Embedding, prompt:Prompt):
         "Logits (P, M, …) and scores (P, M) for P boxes (or one set of points); differentiable in the decoder."
         return self.answer({k: torch.as_tensor(v).to(self.device)[None] for k, v in embedding.arrays.items()}, embedding.frame, prompt)
     def answer(self, features:dict, frame:Frame, prompt:Prompt):
         "The same for features (1, …) that carry gradients."
-        def put(v, dtype=torch.float32): return None if v is None else torch.as_tensor(np.ascontiguousarray(v)).to(self.device, dtype)
-        points = None if prompt.points is None else put(frame.points(prompt.points))[None]
-        labels = None if prompt.labels is None else put(prompt.labels, torch.long)[None]
-        boxes = None if prompt.boxes is None else put(frame.boxes(prompt.boxes))
-        mask = None if prompt.mask is None else put(low_mask(frame, prompt.mask, self.module.mask_size()))[None, None]
-        logits, scores = self._run(lambda: self.module.decode(features, points, labels, boxes, prompt.text, mask))
+        asked = prompt_tensors(frame, prompt, self.module.mask_size(), self.device)
+        logits, scores = self._run(lambda: self.module.decode(features, **asked))
         return logits.float(), scores.float()
     def choose(self, embedding, prompt, logits, scores) -> Prediction:
         "One mask out of the candidates, on the image's grid; the union over several boxes."
-        rule, none = CHOICES[self.module.rule(prompt.kinds)], torch.full(logits.shape[2:], -torch.inf, device=logits.device)
-        picked = [rule(s, self.spec.confidence) for s in scores]
-        low = torch.stack([none if i is None else l[i] for l, i in zip(logits, picked)]).amax(0).cpu()
-        sure = [float(s.max()) if i is None else float(s[i]) for s, i in zip(scores, picked) if len(s)]
-        found = any(i is not None for i in picked)
-        level = low.nan_to_num(neginf=-1e4) if self.spec.blend == "logits" else low.sigmoid() - .5
-        mask = (back(embedding.frame, level[None])[0] > 0).numpy() if found else np.zeros(embedding.frame.grid, bool)
-        return Prediction(mask, float(np.mean(sure)) if sure else float("nan"), low.numpy())
+        return one_mask(embedding.frame, logits, scores, self.module.rule(prompt.kinds), self.spec.confidence, self.spec.blend)
     @torch.no_grad()
     def predict(self, embedding:Embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
         "The mask for points (N, 2) with labels, one box (4,) or several (P, 4), a text, an earlier mask; pixels of the image, x before y."
         prompt = self.prompt(embedding, points, labels, boxes, text, mask)
         return self.choose(embedding, prompt, *self.decode(embedding, prompt))
 
-def _one_picture(image, name):
-    if np.ndim(image) == 3 and np.shape(image)[2] not in (1, 3, 4):
-        raise InputError(f"{name} sees pictures, not a volume of shape {np.shape(image)}; go slice by slice with BySlices(model)")
-    return rgb(image)
-
 PromptNet.model_class = SegModel
 
-# %% ../../nbs/26_models.promptable.ipynb #c060
+# %% ../../nbs/26_models.promptable.ipynb #c076
 def load_segmenter(spec:SegSpec,              # the row
                    checkpoint=None,           # a file or folder that overrides the weights (--sam_ckpt_path)
                    device="cpu",              # cpu, cuda, mps, auto
@@ -388,9 +416,7 @@ def load_segmenter(spec:SegSpec,              # the row
     if kept: model.notes.add(f"{spec.name} sees {spec.preprocess.size} pixels a side, its only size, and not {size}")
     return model
 
-PromptNet.model_class = SegModel
-
-# %% ../../nbs/26_models.promptable.ipynb #c064
+# %% ../../nbs/26_models.promptable.ipynb #c080
 @dataclass(frozen=True)
 class AsItIs:
     "No preprocessing: the rule sees the pixels."
@@ -426,7 +452,10 @@ def load_rule(spec:SegSpec, path) -> RuleNet:
     "A model without weights: its rule."
     return RuleNet(spec)
 
-# %% ../../nbs/26_models.promptable.ipynb #c065
+_RULE = dict(loader=load_rule, kind="classical", domain="none", dim=None, params=0.0, licence="none needed", weights=False,
+             preprocess=AsItIs(), prompts=("point", "box"), choice="single", space="2D/3D", checked="no weights", layout="no file")
+
+# %% ../../nbs/26_models.promptable.ipynb #c084
 def box_mask(grid, box) -> np.ndarray:
     "The pixels whose centre lies in the box, both ends included."
     k, out = len(grid), np.zeros(grid, bool)
@@ -446,12 +475,7 @@ def ball_mask(grid, points, labels, spacing, share:float=.1) -> np.ndarray:
     other = np.where(labels.reshape(-1, *[1]*len(grid)) == 0, d, np.inf).min(0)
     return (own <= radius) & (own < other)
 
-def box_or_ball(image, grid, prompt:Prompt, spacing) -> np.ndarray:
-    "The box itself, or the ball around each point; with both the box, and a small ball of each point put in or left out."
-    if prompt.boxes is None: return ball_mask(grid, prompt.points, prompt.labels, spacing)
-    box, own, other = box_mask(grid, prompt.boxes[0]), *clicked(grid, prompt, spacing)
-    return (box | own) & ~other
-
+# %% ../../nbs/26_models.promptable.ipynb #c087
 def clicked(grid, prompt:Prompt, spacing, share:float=.03) -> tuple[np.ndarray, np.ndarray]:
     "What lies close to the object points, and close to the background points; never less than the pixel itself."
     out = [np.zeros(grid, bool), np.zeros(grid, bool)]
@@ -461,13 +485,16 @@ def clicked(grid, prompt:Prompt, spacing, share:float=.03) -> tuple[np.ndarray, 
         for p in at: mask[tuple(np.clip(np.rint(p[::-1]).astype(int), 0, np.array(grid) - 1))] = True
     return out[0] & ~out[1], out[1]
 
-_RULE = dict(loader=load_rule, kind="classical", domain="none", dim=None, params=0.0, licence="none needed", weights=False,
-             preprocess=AsItIs(),
-             prompts=("point", "box"), choice="single", space="2D/3D", checked="no weights", layout="no file")
+# %% ../../nbs/26_models.promptable.ipynb #c091
+def box_or_ball(image, grid, prompt:Prompt, spacing) -> np.ndarray:
+    "The box itself, or the ball around each point; with both the box, and a small ball of each point put in or left out."
+    if prompt.boxes is None: return ball_mask(grid, prompt.points, prompt.labels, spacing)
+    box, own, other = box_mask(grid, prompt.boxes[0]), *clicked(grid, prompt, spacing)
+    return (box | own) & ~other
 
 BOX = SegSpec("Box", kwargs=dict(rule=box_or_ball), note="the box itself, or a ball around the point", **_RULE)
 
-# %% ../../nbs/26_models.promptable.ipynb #c069
+# %% ../../nbs/26_models.promptable.ipynb #c095
 def _cut(picture, sure, maybe) -> np.ndarray:
     "GrabCut on (H, W, 3): `sure` is object, `maybe` may be, the rest is background."
     cv2 = require("cv2", "seg", why="GrabCut")
@@ -484,7 +511,7 @@ def _cut(picture, sure, maybe) -> np.ndarray:
     found = np.isin(seeds, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.uint8)
     return cv2.resize(found, maybe.shape[::-1], interpolation=cv2.INTER_NEAREST).astype(bool)
 
-# %% ../../nbs/26_models.promptable.ipynb #c071
+# %% ../../nbs/26_models.promptable.ipynb #c097
 def grab_cut(image, grid, prompt:Prompt, spacing) -> np.ndarray:
     "GrabCut inside the box, or around the points."
     sure, never = clicked(grid, prompt, spacing)
@@ -496,10 +523,15 @@ def grab_cut(image, grid, prompt:Prompt, spacing) -> np.ndarray:
     for z in np.flatnonzero(maybe.any((1, 2))): out[z] = _cut(grey[z], sure[z], maybe[z])
     return out
 
-GRABCUT = SegSpec("GrabCut", kwargs=dict(rule=grab_cut), packages=("cv2",), note="OpenCV's graph cut of colours inside and outside the box",
-                  **_RULE)
+GRABCUT = SegSpec("GrabCut", kwargs=dict(rule=grab_cut), packages=("cv2",),
+                  note="OpenCV's graph cut of colours inside and outside the box", **_RULE)
 
-# %% ../../nbs/26_models.promptable.ipynb #c073
+# %% ../../nbs/26_models.promptable.ipynb #c100
+def _middle(grid, box):
+    low, high = box[:len(grid)], box[len(grid):]
+    middle, reach = (low + high)/2, (high - low + 1)/8
+    return box_mask(grid, np.concatenate([middle - reach, middle + reach]))
+
 def region_growing(image, grid, prompt:Prompt, spacing) -> np.ndarray:
     "The connected region of similar grey around the point, or around the middle of the box and within it."
     nd = require("scipy.ndimage", "seg", why="region growing")
@@ -515,17 +547,13 @@ def region_growing(image, grid, prompt:Prompt, spacing) -> np.ndarray:
         region = np.isin(parts, np.setdiff1d(parts[seed], 0))
     return nd.binary_fill_holes(region) & limit
 
-def _middle(grid, box):
-    low, high = box[:len(grid)], box[len(grid):]
-    middle, reach = (low + high)/2, (high - low + 1)/8
-    return box_mask(grid, np.concatenate([middle - reach, middle + reach]))
-
 REGION_GROWING = SegSpec("RegionGrowing", kwargs=dict(rule=region_growing), aliases=("Region-Growing",), packages=("scipy",),
                          note="connected pixels of similar grey, in the box or around the point", **_RULE)
 
+# %% ../../nbs/26_models.promptable.ipynb #c102
 RULE_ROWS = (BOX, GRABCUT, REGION_GROWING)
 
-# %% ../../nbs/26_models.promptable.ipynb #c080
+# %% ../../nbs/26_models.promptable.ipynb #c109
 def _block(i, o, stride=1, dilation=1):
     return nn.Sequential(nn.Conv2d(i, o, 3, stride, dilation, dilation, bias=False), nn.GroupNorm(8, o), nn.ReLU())
 
@@ -541,7 +569,7 @@ class TinyEncoder(nn.Module):
         middle = self.middle(fine)
         return {"fine": fine, "middle": middle, "coarse": self.coarse(middle)}
 
-# %% ../../nbs/26_models.promptable.ipynb #c082
+# %% ../../nbs/26_models.promptable.ipynb #c111
 def prompt_maps(size:int, stride:int, points=None, labels=None, boxes=None, mask=None, like=None) -> torch.Tensor:
     "(P, 8, size, size): object points near and wide, background points near and wide, box, is there a box, last answer, is there one."
     some_prompt = next(v for v in (points, boxes, mask) if v is not None)
@@ -553,22 +581,21 @@ def prompt_maps(size:int, stride:int, points=None, labels=None, boxes=None, mask
             near = torch.exp(-square/(2*(width*stride)**2))*(labels == label)[..., None, None]
             maps[:, k] = near.amax(1)
     if boxes is not None:
-        def within(low, high): return ((at + stride/2 - low[:, None]).clamp(0,
-                                                                            stride) - (at
-                                                                                       + stride/2 - high[:, None]).clamp(0, stride))/stride
+        def below(edge): return (at + stride/2 - edge[:, None]).clamp(0, stride)
+        def within(low, high): return (below(low) - below(high))/stride
         across, down = within(boxes[:, 0] - .5, boxes[:, 2] + .5), within(boxes[:, 1] - .5, boxes[:, 3] + .5)
         maps[:, 4], maps[:, 5] = down[:, :, None]*across[:, None, :], 1
     if mask is not None: maps[:, 6], maps[:, 7] = mask[:, 0].sigmoid(), 1
     return maps
 
-# %% ../../nbs/26_models.promptable.ipynb #c085
+# %% ../../nbs/26_models.promptable.ipynb #c114
 def alike(features, where) -> torch.Tensor:
     "(P, 1, h, w): the cosine of each place's features (centred) with their mean over `where` (P, 1, h, w); 0 if `where` is empty."
     f = F.normalize(features - features.mean((2, 3), keepdim=True), dim=1)
     mean = (f*where).sum((2, 3), keepdim=True)/where.sum((2, 3), keepdim=True).clamp(min=1e-4)
     return (f*F.normalize(mean, dim=1)).sum(1, keepdim=True)
 
-# %% ../../nbs/26_models.promptable.ipynb #c087
+# %% ../../nbs/26_models.promptable.ipynb #c116
 class TinyDecoder(nn.Module):
     "The encoder's maps and the prompt's maps → logits (P, 1, S/2, S/2) and the predicted IoU (P, 1)."
     def __init__(self, prompts=10):
@@ -592,7 +619,7 @@ class TinyDecoder(nn.Module):
         pooled = [(x*w).sum((2, 3))/w.sum((2, 3)).clamp(min=1e-4) for w in (inside, 1 - inside)]
         return logits, self.quality(torch.cat([*pooled, inside.mean((2, 3))], 1).detach()).sigmoid()
 
-# %% ../../nbs/26_models.promptable.ipynb #c089
+# %% ../../nbs/26_models.promptable.ipynb #c118
 class TinyNet(PromptNet):
     "The two together, behind the contract."
     encoders = ("image_encoder",)
@@ -610,13 +637,28 @@ def load_tiny(spec:SegSpec, path) -> TinyNet:
     return load_exactly(TinyNet(spec), read_state(spec, path), where=f"{spec.name} ({path.name})")
 
 TINY = SegSpec("TinySegmenter", load_tiny, "promptable", "phantoms and made-up shapes", None, 0.5, "Apache-2.0",
-               aliases=("TinyPrompt", "Tiny-Segmenter"),
-               packaged="fairmedfm:weights/tinysegmenter/model.safetensors", packages=("safetensors",), files=("model.safetensors",),
+               aliases=("TinyPrompt", "Tiny-Segmenter"), packaged="fairmedfm:weights/tinysegmenter/model.safetensors",
+               packages=("safetensors",), files=("model.safetensors",),
                preprocess=Picture(128, norm=HALF), choice="single", lora=(r"image_encoder\..*\.0",), checked="real weights",
                layout="image_encoder.*, mask_decoder.* (safetensors, half precision)",
                note="for tests and tutorials: it has never seen a patient")
 
-# %% ../../nbs/26_models.promptable.ipynb #c099
+# %% ../../nbs/26_models.promptable.ipynb #c128
+def follow(ask, prompt:Prompt, out, boxes:bool=True) -> None:
+    """Fill the slices of `out` (D, H, W) with what `ask(z, **prompt)` says: first where there are object points, then up and down from
+    there, with the box (or a pixel in the middle) of the mask before, until a mask is empty or shares less than half of its pixels."""
+    where = np.rint(prompt.points[:, 2]).astype(int)
+    asked = sorted(set(where[prompt.labels == 1].tolist()))
+    for z in asked: out[z] = ask(z, points=prompt.points[where == z, :2], labels=prompt.labels[where == z], text=prompt.text)
+    for z, step in ((z, s) for z in asked for s in (1, -1)):
+        before, z = out[z], z + step
+        while 0 <= z < len(out) and z not in asked and before.any() and not out[z].any():
+            at = np.argwhere(before)[:, ::-1]
+            found = ask(z, **(dict(boxes=np.r_[at.min(0), at.max(0)]) if boxes else dict(points=at[len(at)//2])))
+            if (found & before).sum() < .5*before.sum(): break
+            out[z], before, z = found, found, z + step
+
+# %% ../../nbs/26_models.promptable.ipynb #c131
 class BySlices:
     "A model for pictures behind the contract for volumes: `set_image(volume)`, `predict(embedding, …)` in three dimensions."
     def __init__(self, model:SegModel, window=None, percentiles=(.5, 99.5)):
@@ -654,24 +696,12 @@ class BySlices:
         for box in () if prompt.boxes is None else prompt.boxes:
             for z in range(int(np.ceil(box[2] - .5)), int(np.floor(box[5] + .5)) + 1):
                 out[z] |= ask(z, boxes=box[[0, 1, 3, 4]], text=prompt.text)
-        if prompt.boxes is None and prompt.points is not None: self._from_points(embedding, prompt, ask, out)
+        if prompt.points is not None: follow(ask, prompt, out, "box" in self.model.spec.prompts)
         if prompt.kinds == ("text",):
             for z in range(len(out)): out[z] = ask(z, text=prompt.text)
         known = [(s, a) for s, a in scores if np.isfinite(s)]
         score = float(np.average([s for s, _ in known], weights=[a for _, a in known])) if known else float("nan")
         return Prediction(out, score, np.where(out, 1, -1).astype(np.float16))
-    def _from_points(self, e, prompt, ask, out):
-        where = np.rint(prompt.points[:, 2]).astype(int)
-        asked = sorted(set(where[prompt.labels == 1].tolist()))
-        for z in asked: out[z] = ask(z, points=prompt.points[where == z, :2], labels=prompt.labels[where == z], text=prompt.text)
-        for z, step in ((z, s) for z in asked for s in (1, -1)):
-            before, z = out[z], z + step
-            while 0 <= z < len(out) and z not in asked and before.any() and not out[z].any():
-                at = np.argwhere(before)[:, ::-1]
-                found = ask(z, **(dict(boxes=np.r_[at.min(0), at.max(0)]) if "box" in self.model.spec.prompts
-                                  else dict(points=at[len(at)//2])))
-                if (found & before).sum() < .5*before.sum(): break
-                out[z], before, z = found, found, z + step
 
-# %% ../../nbs/26_models.promptable.ipynb #c103
+# %% ../../nbs/26_models.promptable.ipynb #c136
 PROMPTABLE_ROWS = (*RULE_ROWS, TINY)

@@ -7,20 +7,23 @@ Docs: https://fairmedfm.github.io/fairmedfm/models.timm.html.md"""
 # %% ../../nbs/21_models.timm.ipynb #c003
 from __future__ import annotations
 
+import json
 import math
 import sys
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import nn
 
-from ..core import InputError, require, unknown_name
-from .core import IMAGENET, OPENAI, Keys, ModelSpec, Preprocess, Tower, load_exactly, read_state
+from ..core import InputError, require, some
+from .core import IMAGENET, OPENAI, Keys, ModelSpec, Preprocess, Tower, load_exactly, no_such_model, read_state
 
 # %% auto #0
 __all__ = ['FEATURES', 'VIT_LORA', 'CNN_LORA', 'TIMM', 'GENERAL_ROWS', 'PATHOLOGY_ROWS', 'CXR_NORM', 'RETINA_ROWS', 'CHEST_ROWS',
-           'MEDICAL_ROWS', 'TIMM_ROWS', 'TimmTower', 'build_timm', 'load_file', 'load_timm', 'timm_row']
+           'MEDICAL_ROWS', 'TIMM_ROWS', 'TimmTower', 'build_timm', 'load_file', 'load_timm', 'timm_row', 'timm_folder']
 
 # %% ../../nbs/21_models.timm.ipynb #c005
 def _cls_and_patches(m, x):
@@ -161,13 +164,28 @@ def _timm_preprocess(cfg):
     return Preprocess(size, resize, (tuple(cfg.mean), tuple(cfg.std)), interpolation, to)
 
 def timm_row(name:str) -> ModelSpec:
-    "A row for a model that timm knows by `name` (`architecture.tag`)."
+    "A row for a model that timm knows by `name` (`architecture.tag`), or for a folder that timm saved (`timm_folder`)."
     timm = require("timm", "cls", why=f"timm:{name}")
-    known = timm.list_pretrained() if "." in name else timm.list_models()
-    if name not in known: raise unknown_name("timm model", name, known)
+    if Path(name).is_dir(): return timm_folder(name)
+    known, lists = (timm.list_pretrained(), "timm.list_pretrained()") if "." in name else (timm.list_models(), "timm.list_models()")
+    if name not in known: raise no_such_model("timm", name, known, lists)
     cfg = timm.models.get_pretrained_cfg(name)
     tag = f"{cfg.architecture}.{cfg.tag}" if cfg.tag else cfg.architecture
     return ModelSpec(f"timm:{tag}", load_timm, "vision", "general", None, None, cfg.license or "see its hub page", hub=cfg.hf_hub_id or "",
                      files=(cfg.hf_hub_filename or "model.safetensors", "pytorch_model.bin"), packages=("timm",), arch=name,
                      source=cfg.url or "its authors (timm publishes no weights)", preprocess=_timm_preprocess(cfg),
                      kwargs=dict(num_classes=0), feature="pooled", lora=VIT_LORA + CNN_LORA)
+
+# %% ../../nbs/21_models.timm.ipynb #c041
+def timm_folder(folder) -> ModelSpec:
+    "A row for a folder with a config.json of timm (architecture, model_args, pretrained_cfg) and the weights beside it."
+    timm, file = require("timm", "cls", why=f"timm:{folder}"), Path(folder)/"config.json"
+    try: config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError): raise InputError(f"timm:{folder}: the folder holds no config.json that can be read, so its architecture is unknown") from None
+    arch, see = config.get("architecture"), config.get("pretrained_cfg") or {}
+    if arch not in timm.list_models(): raise InputError(f"timm:{folder}: its config.json names the architecture {arch!r}, which timm does not know; is it a folder of transformers (hf:…)?")
+    if lacks := [k for k in ("input_size", "mean", "std") if k not in see]: raise InputError(f"timm:{folder}: the pretrained_cfg in its config.json says nothing of {some(lacks)}")
+    usual = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic"}
+    kwargs = {k: v for k, v in {"global_pool": config.get("global_pool"), **(config.get("model_args") or {}), "num_classes": 0}.items() if v is not None}
+    return ModelSpec(f"timm:{folder}", load_timm, "vision", "its own", None, None, "its own", place=str(folder), packages=("timm",), arch=arch, kwargs=kwargs,
+                     preprocess=_timm_preprocess(SimpleNamespace(**usual | see)), feature="pooled", lora=VIT_LORA + CNN_LORA)
