@@ -22,11 +22,11 @@ from .hf import Tokens
 from .promptable import Picture, PromptNet, SegSpec
 
 # %% auto #0
-__all__ = ['SAM2_CONFIGS', 'VISUAL', 'CHECKED', 'SAM1_ROWS', 'TINYVIT_ROWS', 'SAM23_ROWS', 'SAM_ROWS', 'SamNet', 'vit_shape',
-           'build_vit', 'resample_positions', 'renamed', 'sam_state', 'other_model', 'load_sam', 'TinyVitEncoder',
-           'tinyvit_shape', 'load_tinyvit_sam', 'Adapter', 'WithAdapter', 'load_sammed2d', 'one_table', 'sam2_state',
-           'hiera_config', 'check_config', 'beside', 'sized2', 'Sam2Net', 'load_sam2', 'Sam3Net', 'cut_in_three',
-           'sam3_state', 'load_sam3']
+__all__ = ['SAM2_CONFIGS', 'VISUAL', 'CHECKED', 'SAM1_ROWS', 'TINYVIT_ROWS', 'SAM23_ROWS', 'SAM_ROWS', 'SamNet', 'n_blocks',
+           'vit_shape', 'build_vit', 'resample_positions', 'renamed', 'renames', 'sam_state', 'other_model', 'load_sam',
+           'TinyVitEncoder', 'tinyvit_shape', 'load_tinyvit_sam', 'Adapter', 'WithAdapter', 'load_sammed2d',
+           'one_table', 'sam2_state', 'hiera_config', 'check_config', 'beside', 'sized2', 'Sam2Net', 'load_sam2',
+           'Sam3Net', 'cut_in_three', 'sam3_state', 'load_sam3']
 
 # %% ../../nbs/27_models.sam.ipynb #c006
 class SamNet(PromptNet):
@@ -44,14 +44,18 @@ class SamNet(PromptNet):
     def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None):
         sparse, dense = self.prompt_encoder(points=None if points is None else (points, labels), boxes=boxes, masks=mask)
         return self.mask_decoder(image_embeddings=features["image"], image_pe=self.prompt_encoder.get_dense_pe(),
-                                 sparse_prompt_embeddings=sparse,
-                                 dense_prompt_embeddings=dense, multimask_output=self.spec.choice == "best")
+                                 sparse_prompt_embeddings=sparse, dense_prompt_embeddings=dense,
+                                 multimask_output=self.spec.choice == "best")
 
 # %% ../../nbs/27_models.sam.ipynb #c010
+def n_blocks(state:dict, stem:str) -> int:
+    "How many blocks the tensors called `stem`.0.…, `stem`.1.… make; a ValueError if there are none."
+    return 1 + max(int(m[1]) for k in state if (m := re.match(rf"{re.escape(stem)}\.(\d+)\.", k)))
+
 def vit_shape(state:dict) -> dict:
     "The arguments of segment_anything's ImageEncoderViT for the tensors of a checkpoint."
     def t(name): return state[f"image_encoder.{name}"].shape
-    depth = 1 + max(int(m[1]) for k in state if (m := re.match(r"image_encoder\.blocks\.(\d+)\.", k)))
+    depth = n_blocks(state, "image_encoder.blocks")
     grid, (dim, _, patch, _) = t("pos_embed")[1], t("patch_embed.proj.weight")
     reach = [(t(f"blocks.{i}.attn.rel_pos_h")[0] + 1)//2 for i in range(depth)]
     hidden = next(v.shape[0] for k, v in state.items() if re.fullmatch(r"image_encoder\.blocks\.0\.mlp\.(mlp\.)?lin1\.weight", k))
@@ -86,39 +90,57 @@ def renamed(state:dict, rules) -> dict:
         out[name] = v
     return out
 
-_FROM_HF = (
-    (r"^vision_encoder\.", "image_encoder."), (r"^image_encoder\.layers\.", "image_encoder.blocks."),
-            (r"patch_embed\.projection\.", "patch_embed.proj."),
-    (r"neck\.conv1\.", "neck.0."), (r"neck\.layer_norm1\.", "neck.1."), (r"neck\.conv2\.", "neck.2."), (r"neck\.layer_norm2\.", "neck.3."),
-    (r"^shared_image_embedding\.|^prompt_encoder\.shared_embedding\.", "prompt_encoder.pe_layer."),
-            (r"pe_layer\.positional_embedding$", "pe_layer.positional_encoding_gaussian_matrix"),
-    (r"\.point_embed\.(\d)", r".point_embeddings.\1"), (r"mask_embed\.conv1\.", "mask_downscaling.0."),
-            (r"mask_embed\.layer_norm1\.", "mask_downscaling.1."),
-    (r"mask_embed\.conv2\.", "mask_downscaling.3."), (r"mask_embed\.layer_norm2\.", "mask_downscaling.4."),
-            (r"mask_embed\.conv3\.", "mask_downscaling.6."),
-    (r"layer_norm_final_attn", "norm_final_attn"), (r"\.layer_norm(\d)\.", r".norm\1."), (r"\.o_proj\.", ".out_proj."),
-    (r"upscale_conv1\.", "output_upscaling.0."), (r"upscale_layer_norm\.", "output_upscaling.1."),
-            (r"upscale_conv2\.", "output_upscaling.3."),
-    (r"(_mlps\.\d|_head)\.layers\.0\.", r"\1.layers.1."), (r"(_mlps\.\d|_head)\.proj_in\.", r"\1.layers.0."),
-            (r"(_mlps\.\d|_head)\.proj_out\.", r"\1.layers.2."))
+def renames(table:str) -> tuple:
+    "The rules of a table, a (pattern, replacement) per line."
+    return tuple(tuple(line.split()) for line in table.strip().splitlines())
+
+# %% ../../nbs/27_models.sam.ipynb #c020
+_FROM_HF = renames(r"""
+    ^vision_encoder\.                                              image_encoder.
+    ^image_encoder\.layers\.                                       image_encoder.blocks.
+    patch_embed\.projection\.                                      patch_embed.proj.
+    neck\.conv1\.                                                  neck.0.
+    neck\.layer_norm1\.                                            neck.1.
+    neck\.conv2\.                                                  neck.2.
+    neck\.layer_norm2\.                                            neck.3.
+    ^shared_image_embedding\.|^prompt_encoder\.shared_embedding\.  prompt_encoder.pe_layer.
+    pe_layer\.positional_embedding$                                pe_layer.positional_encoding_gaussian_matrix
+    \.point_embed\.(\d)                                            .point_embeddings.\1
+    mask_embed\.conv1\.                                            mask_downscaling.0.
+    mask_embed\.layer_norm1\.                                      mask_downscaling.1.
+    mask_embed\.conv2\.                                            mask_downscaling.3.
+    mask_embed\.layer_norm2\.                                      mask_downscaling.4.
+    mask_embed\.conv3\.                                            mask_downscaling.6.
+    layer_norm_final_attn                                          norm_final_attn
+    \.layer_norm(\d)\.                                             .norm\1.
+    \.o_proj\.                                                     .out_proj.
+    upscale_conv1\.                                                output_upscaling.0.
+    upscale_layer_norm\.                                           output_upscaling.1.
+    upscale_conv2\.                                                output_upscaling.3.
+    (_mlps\.\d|_head)\.layers\.0\.                                 \1.layers.1.
+    (_mlps\.\d|_head)\.proj_in\.                                   \1.layers.0.
+    (_mlps\.\d|_head)\.proj_out\.                                  \1.layers.2.
+""")
 
 def sam_state(spec:SegSpec, path) -> dict:
     "The tensors of a SAM file of either spelling, in the original one."
     state = read_state(spec, path)
     return renamed(state, _FROM_HF) if any(k.startswith("vision_encoder.") for k in state) else state
 
-# %% ../../nbs/27_models.sam.ipynb #c022
+# %% ../../nbs/27_models.sam.ipynb #c024
 _NUMBERS = ((r"pixel_(mean|std)", "the preprocessing stands in the row"),)
 
 def other_model(spec:SegSpec, path, state, wanted:str) -> InputError:
     "The error for a file that is not of this family at all."
     return InputError(f"{path.name} is not {spec.name}'s: it holds no tensors called {wanted}; it holds {some(state, 3)}")
 
-def load_sam(spec:SegSpec, path) -> SamNet:
-    "SAM's ViT, prompt encoder and mask decoder from the file at `path` (SAM, MedSAM, FT-SAM)."
-    state = sam_state(spec, path)
-    return _sam_net(spec, state, path, lambda shape: build_vit(shape))
+def _decoder_shape(state):
+    width = state.get("prompt_encoder.no_mask_embed.weight")
+    mlp = state.get("mask_decoder.transformer.layers.0.mlp.lin1.weight")
+    head = state.get("mask_decoder.iou_prediction_head.layers.0.weight")
+    return {k: v.shape[i] for k, v, i in (("width", width, 1), ("mlp", mlp, 0), ("hidden", head, 0)) if v is not None}
 
+# %% ../../nbs/27_models.sam.ipynb #c026
 def _sam_net(spec, state, path, encoder):
     trained = spec.kwargs.get("trained", spec.preprocess.size)
     try: shape = vit_shape(state)
@@ -131,13 +153,11 @@ def _sam_net(spec, state, path, encoder):
     net = SamNet(spec, encoder({**shape, "img_size": size}), **_decoder_shape(state))
     return load_exactly(net, state, spec.keys.missing, (*spec.keys.unexpected, *_NUMBERS), f"{spec.name} ({path.name})")
 
-def _decoder_shape(state):
-    width = state.get("prompt_encoder.no_mask_embed.weight")
-    mlp = state.get("mask_decoder.transformer.layers.0.mlp.lin1.weight")
-    head = state.get("mask_decoder.iou_prediction_head.layers.0.weight")
-    return {k: v.shape[i] for k, v, i in (("width", width, 1), ("mlp", mlp, 0), ("hidden", head, 0)) if v is not None}
+def load_sam(spec:SegSpec, path) -> SamNet:
+    "SAM's ViT, prompt encoder and mask decoder from the file at `path` (SAM, MedSAM, FT-SAM)."
+    return _sam_net(spec, sam_state(spec, path), path, build_vit)
 
-# %% ../../nbs/27_models.sam.ipynb #c030
+# %% ../../nbs/27_models.sam.ipynb #c036
 class TinyVitEncoder(nn.Module):
     "timm's TinyViT without its head, its last stage at stride 1, and SAM's neck."
     def __init__(self, shape:dict, width:int=256):
@@ -151,16 +171,21 @@ class TinyVitEncoder(nn.Module):
                                   nn.Conv2d(width, width, 3, padding=1, bias=False), norm(width))
     def forward(self, x): return self.neck(self.vit.forward_features(x))
 
-_TO_TIMM = ((r"^image_encoder\.(?!neck)", "image_encoder.vit."), (r"patch_embed\.seq\.0\.", "patch_embed.conv1."),
-            (r"patch_embed\.seq\.2\.", "patch_embed.conv2."),
-            (r"\.layers\.2\.downsample\.", ".stages.3.downsample."), (r"\.layers\.1\.downsample\.", ".stages.2.downsample."),
-            (r"\.layers\.0\.downsample\.", ".stages.1.downsample."),
-            (r"(image_encoder\.vit)\.layers\.", r"\1.stages."), (r"\.c\.", ".conv."))
+_TO_TIMM = renames(r"""
+    ^image_encoder\.(?!neck)        image_encoder.vit.
+    patch_embed\.seq\.0\.           patch_embed.conv1.
+    patch_embed\.seq\.2\.           patch_embed.conv2.
+    \.layers\.2\.downsample\.       .stages.3.downsample.
+    \.layers\.1\.downsample\.       .stages.2.downsample.
+    \.layers\.0\.downsample\.       .stages.1.downsample.
+    (image_encoder\.vit)\.layers\.  \1.stages.
+    \.c\.                           .conv.
+""")
 
 def tinyvit_shape(state:dict) -> dict:
     "The arguments of timm's TinyVit for tensors under timm's names."
     def t(name): return state[f"image_encoder.vit.{name}"].shape
-    def depth(s): return 1 + max(int(m[1]) for k in state if (m := re.match(rf"image_encoder\.vit\.stages\.{s}\.blocks\.(\d+)\.", k)))
+    def depth(s): return n_blocks(state, f"image_encoder.vit.stages.{s}.blocks")
     first = t("patch_embed.conv2.conv.weight")[0]
     biases = [t(f"stages.{s}.blocks.0.attn.attention_biases") for s in (1, 2, 3)]
     dims = (first, *(t(f"stages.{s}.downsample.conv3.conv.weight")[0] for s in (1, 2, 3)))
@@ -179,7 +204,7 @@ _TINYVIT = Keys(missing=((r".*\.num_batches_tracked$", "a counter that evaluatio
                 unexpected=((r"image_encoder\.vit\.(norm_head|head)\.", "the classifier that TinyViT was distilled with"),
                             (r".*\.(attention_bias_idxs|ab)$", "tables that are computed")))
 
-# %% ../../nbs/27_models.sam.ipynb #c034
+# %% ../../nbs/27_models.sam.ipynb #c040
 class Adapter(nn.Module):
     "Channel gate, then a 3 × 3 convolution at stride 2 and its transpose, with a residual; channels last."
     def __init__(self, dim:int, hidden:int):
@@ -197,6 +222,12 @@ class WithAdapter(nn.Module):
     def __init__(self, mlp, adapter): super().__init__(); self.mlp, self.adapter = mlp, adapter
     def forward(self, x): return self.mlp(x) + self.adapter(x)
 
+# %% ../../nbs/27_models.sam.ipynb #c042
+_ADAPTER = renames(r"""
+    (image_encoder\.blocks\.\d+)\.mlp\.  \1.mlp.mlp.
+    \.Adapter\.                          .mlp.adapter.
+""")
+
 def load_sammed2d(spec:SegSpec, path) -> SamNet:
     "SAM-Med2D: SAM at 256 pixels with an adapter in every block."
     state = sam_state(spec, path)
@@ -210,29 +241,39 @@ def load_sammed2d(spec:SegSpec, path) -> SamNet:
         return vit
     return _sam_net(spec, renamed(state, _ADAPTER), path, encoder)
 
-_ADAPTER = ((r"(image_encoder\.blocks\.\d+)\.mlp\.", r"\1.mlp.mlp."), (r"\.Adapter\.", ".mlp.adapter."))
+# %% ../../nbs/27_models.sam.ipynb #c046
+# prompt encoder and mask decoder, in SAM 2 and in SAM 3's tracker
+_TO_HF2 = renames(r"""
+    ^sam_(prompt_encoder|mask_decoder)\.                              \1.
+    ^no_mem_embed$                                                    no_memory_embedding
+    pe_layer\.positional_encoding_gaussian_matrix                     shared_embedding.positional_embedding
+    mask_downscaling\.0\.                                             mask_embed.conv1.
+    mask_downscaling\.1\.                                             mask_embed.layer_norm1.
+    mask_downscaling\.3\.                                             mask_embed.conv2.
+    mask_downscaling\.4\.                                             mask_embed.layer_norm2.
+    mask_downscaling\.6\.                                             mask_embed.conv3.
+    norm_final_attn                                                   layer_norm_final_attn
+    (mask_decoder\.transformer\.layers\.\d\.)norm(\d)\.               \1layer_norm\2.
+    \.out_proj\.                                                      .o_proj.
+    (transformer\.layers\.\d\.mlp)\.(?:layers\.0|lin1)\.              \1.proj_in.
+    (transformer\.layers\.\d\.mlp)\.(?:layers\.1|lin2)\.              \1.proj_out.
+    output_upscaling\.0\.                                             upscale_conv1.
+    output_upscaling\.1\.                                             upscale_layer_norm.
+    output_upscaling\.3\.                                             upscale_conv2.
+    (_mlps\.\d|iou_prediction_head|pred_obj_score_head)\.layers\.0\.  \1.proj_in.
+    (_mlps\.\d|iou_prediction_head|pred_obj_score_head)\.layers\.1\.  \1.layers.0.
+    (_mlps\.\d|iou_prediction_head|pred_obj_score_head)\.layers\.2\.  \1.proj_out.
+""")
+_TO_HIERA = renames(r"""
+    ^image_encoder\.trunk\.                    vision_encoder.backbone.
+    ^image_encoder\.neck\.convs\.(\d)\.conv\.  vision_encoder.neck.convs.\1.
+    patch_embed\.proj\.                        patch_embed.projection.
+    (backbone\.blocks\.\d+\.)norm(\d)\.        \1layer_norm\2.
+    (backbone\.blocks\.\d+\.mlp)\.layers\.0\.  \1.proj_in.
+    (backbone\.blocks\.\d+\.mlp)\.layers\.1\.  \1.proj_out.
+""")
 
-# %% ../../nbs/27_models.sam.ipynb #c038
-_HEADS = r"(_mlps\.\d|iou_prediction_head|pred_obj_score_head)"
-_TO_HF2 = (   # prompt encoder and mask decoder, in SAM 2 and in SAM 3's tracker
-    (r"^sam_(prompt_encoder|mask_decoder)\.", r"\1."), (r"^no_mem_embed$", "no_memory_embedding"),
-    (r"pe_layer\.positional_encoding_gaussian_matrix", "shared_embedding.positional_embedding"),
-    (r"mask_downscaling\.0\.", "mask_embed.conv1."), (r"mask_downscaling\.1\.", "mask_embed.layer_norm1."),
-           (r"mask_downscaling\.3\.", "mask_embed.conv2."),
-    (r"mask_downscaling\.4\.", "mask_embed.layer_norm2."), (r"mask_downscaling\.6\.", "mask_embed.conv3."),
-    (r"norm_final_attn", "layer_norm_final_attn"), (r"(mask_decoder\.transformer\.layers\.\d\.)norm(\d)\.", r"\1layer_norm\2."),
-           (r"\.out_proj\.", ".o_proj."),
-    (r"(transformer\.layers\.\d\.mlp)\.(?:layers\.0|lin1)\.", r"\1.proj_in."),
-           (r"(transformer\.layers\.\d\.mlp)\.(?:layers\.1|lin2)\.", r"\1.proj_out."),
-    (r"output_upscaling\.0\.", "upscale_conv1."), (r"output_upscaling\.1\.", "upscale_layer_norm."),
-           (r"output_upscaling\.3\.", "upscale_conv2."),
-    (_HEADS + r"\.layers\.0\.", r"\1.proj_in."), (_HEADS + r"\.layers\.1\.", r"\1.layers.0."), (_HEADS + r"\.layers\.2\.", r"\1.proj_out."))
-_TO_HIERA = (
-    (r"^image_encoder\.trunk\.", "vision_encoder.backbone."),
-             (r"^image_encoder\.neck\.convs\.(\d)\.conv\.", r"vision_encoder.neck.convs.\1."),
-    (r"patch_embed\.proj\.", "patch_embed.projection."), (r"(backbone\.blocks\.\d+\.)norm(\d)\.", r"\1layer_norm\2."),
-    (r"(backbone\.blocks\.\d+\.mlp)\.layers\.0\.", r"\1.proj_in."), (r"(backbone\.blocks\.\d+\.mlp)\.layers\.1\.", r"\1.proj_out."))
-
+# %% ../../nbs/27_models.sam.ipynb #c048
 def one_table(state:dict) -> dict:
     "The four point embeddings of the original as one table, and the positional matrix under both of its names."
     out = {k: v for k, v in state.items() if not re.match(r"prompt_encoder\.point_embeddings\.\d", k)}
@@ -247,7 +288,7 @@ def sam2_state(spec:SegSpec, path) -> dict:
     state = read_state(spec, path)
     return one_table(renamed(state, _TO_HF2 + _TO_HIERA)) if any(k.startswith("sam_mask_decoder.") for k in state) else state
 
-# %% ../../nbs/27_models.sam.ipynb #c039
+# %% ../../nbs/27_models.sam.ipynb #c049
 _HIERA = {   # (width, blocks): size, blocks per stage, global blocks, window per stage, heads per stage, side of the window's positions
     (96, 12): ("tiny", (1, 2, 7, 2), (5, 7, 9), (8, 4, 14, 7), 1, 7), (96, 16): ("small", (1, 2, 11, 2), (7, 10, 13), (8, 4, 14, 7), 1, 7),
     (112, 24): ("base-plus", (2, 3, 16, 3), (12, 16, 20), (8, 4, 14, 7), 2, 14),
@@ -256,18 +297,18 @@ SAM2_CONFIGS = {"t": "tiny", "s": "small", "b+": "base-plus", "l": "large"}   # 
 
 def hiera_config(state:dict, where:str) -> tuple[str, dict]:
     "The size of the Hiera encoder whose tensors these are, and the arguments of transformers' Sam2HieraDetConfig."
-    patch = state.get("vision_encoder.backbone.patch_embed.projection.weight")
-    blocks = [int(m[1]) for k in state if (m := re.match(r"vision_encoder\.backbone\.blocks\.(\d+)\.", k))]
-    found = _HIERA.get((patch.shape[0] if patch is not None else 0, 1 + max(blocks, default=-1)))
-    if found is None:
-        raise InputError(f"{where} holds no Hiera encoder of SAM 2 (tiny, small, base-plus or large); it holds {some(state, 3)}")
-    size, stages, everywhere, windows, heads, side = found
-    return size, dict(hidden_size=patch.shape[0], num_attention_heads=heads, blocks_per_stage=list(stages),
+    try:
+        width = state["vision_encoder.backbone.patch_embed.projection.weight"].shape[0]
+        size, stages, everywhere, windows, heads, side = _HIERA[width, n_blocks(state, "vision_encoder.backbone.blocks")]
+    except (KeyError, ValueError):
+        raise InputError(f"{where} holds no Hiera encoder of SAM 2 (tiny, small, base-plus or large); it holds {some(state, 3)}") from None
+    return size, dict(hidden_size=width, num_attention_heads=heads, blocks_per_stage=list(stages),
                       global_attention_blocks=list(everywhere), window_size_per_stage=list(windows),
-                      embed_dim_per_stage=[patch.shape[0]*2**i for i in range(4)],
+                      embed_dim_per_stage=[width*2**i for i in range(4)],
                       num_attention_heads_per_stage=[heads*2**i for i in range(4)],
                       window_positional_embedding_background_size=[side, side])
 
+# %% ../../nbs/27_models.sam.ipynb #c052
 def check_config(name:str|None, size:str, where:str):
     "An error if a sam2 configuration's name stands for another size than the file's."
     if not name: return
@@ -279,7 +320,7 @@ def check_config(name:str|None, size:str, where:str):
     if asked != size:
         raise InputError(f"the configuration {name} is SAM 2 {asked}, and {where} holds SAM 2 {size}; leave the configuration away")
 
-# %% ../../nbs/27_models.sam.ipynb #c041
+# %% ../../nbs/27_models.sam.ipynb #c054
 def beside(path, key:str|None=None) -> dict|None:
     "The config.json beside a checkpoint (or one part of it), if there is one."
     file = (Path(path) if Path(path).is_dir() else Path(path).parent)/"config.json"
@@ -294,14 +335,14 @@ def sized2(config, size:int):
     config.vision_config.backbone_feature_sizes = [[size//k]*2 for k in (4, 8, 16)]
     return config
 
-# %% ../../nbs/27_models.sam.ipynb #c044
+# %% ../../nbs/27_models.sam.ipynb #c057
 class Sam2Net(PromptNet):
     "transformers' Sam2Model: two fine maps and one coarse one per image."
     encoders = ("model.vision_encoder", "model.mask_decoder.conv_s0", "model.mask_decoder.conv_s1", "model.no_memory_embedding")
     def __init__(self, spec, model): super().__init__(spec); self.model = model
     def embed(self, images): return _three_maps(self.model, self.model.vision_encoder(images, return_dict=True).fpn_hidden_states)
-    def decode(self, features, points=None, labels=None, boxes=None, text=None,
-               mask=None): return _tracked(self.model, features, points, labels, boxes, mask, self.spec.choice == "best")
+    def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None):
+        return _tracked(self.model, features, points, labels, boxes, mask, self.spec.choice == "best")
 
 def _three_maps(model, maps):
     decoder = model.mask_decoder
@@ -317,7 +358,7 @@ def _tracked(model, features, points, labels, boxes, mask, several):
                 multimask_output=several)
     return out.pred_masks[0], out.iou_scores[0]
 
-# %% ../../nbs/27_models.sam.ipynb #c046
+# %% ../../nbs/27_models.sam.ipynb #c059
 def load_sam2(spec:SegSpec, path) -> Sam2Net:
     "SAM 2 or MedSAM2 from Meta's file, MedSAM2's file or a folder of transformers."
     lib, state, where = require("transformers", spec.extra, why=spec.name), sam2_state(spec, path), f"{spec.name} ({path.name})"
@@ -335,13 +376,19 @@ def load_sam2(spec:SegSpec, path) -> Sam2Net:
 _VIDEO = Keys(unexpected=((r"memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer|no_mem_pos_enc|no_memory_positional|no_obj_"
                            r"|no_object_pointer|occlusion_|temporal_", "the memory that follows an object through a video"),))
 
-# %% ../../nbs/27_models.sam.ipynb #c051
+# %% ../../nbs/27_models.sam.ipynb #c064
 VISUAL = (49406, 7195, 49407)     # the CLIP tokens of the word "visual", which stands for "like this box" where no phrase is given
 
 def _pyramid(vision, tokens):
     side = round(tokens.shape[1]**.5)
     return vision.neck(tokens.transpose(1, 2).unflatten(2, (side, side)))
 
+def _centred(box, size):
+    "A box of pixels (first and last) as centre and size, as shares of the side."
+    low, high = box[:2]/size, (box[2:] + 1)/size
+    return torch.cat([(low + high)/2, high - low])
+
+# %% ../../nbs/27_models.sam.ipynb #c066
 class Sam3Net(PromptNet):
     "transformers' Sam3Model, and a Sam3TrackerModel over the same encoder if the weights hold one."
     encoders = ("detector.vision_encoder.backbone",)
@@ -375,62 +422,83 @@ class Sam3Net(PromptNet):
             answers.append((out.pred_masks, out.pred_logits.sigmoid()*out.presence_logits.sigmoid()))
         return tuple(torch.cat(a) for a in zip(*answers))
 
-def _centred(box, size):
-    "A box of pixels (first and last) as centre and size, as shares of the side."
-    low, high = box[:2]/size, (box[2:] + 1)/size
-    return torch.cat([(low + high)/2, high - low])
+# %% ../../nbs/27_models.sam.ipynb #c068
+_NECK3 = renames(r"""
+    \.dconv_2x2(_0)?\.            .scale_layers.0.
+    \.dconv_2x2_1\.               .scale_layers.2.
+    (fpn_layers\.\d)\.conv_1x1\.  \1.proj1.
+    (fpn_layers\.\d)\.conv_3x3\.  \1.proj2.
+""")
+_IMAGE3 = renames(r"""
+    ^backbone\.vision_backbone\.trunk\.                       vision_encoder.backbone.
+    ^(vision_encoder\.backbone)\.pos_embed$                   \1.embeddings.position_embeddings
+    ^(vision_encoder\.backbone)\.patch_embed\.proj\.          \1.embeddings.patch_embeddings.projection.
+    ^(vision_encoder\.backbone)\.ln_pre\.                     \1.layer_norm.
+    ^(vision_encoder\.backbone)\.blocks\.(\d+)\.norm(\d)\.    \1.layers.\2.layer_norm\3.
+    ^(vision_encoder\.backbone)\.blocks\.(\d+)\.attn\.proj\.  \1.layers.\2.attention.o_proj.
+    ^(vision_encoder\.backbone)\.blocks\.(\d+)\.attn\.        \1.layers.\2.attention.
+    ^(vision_encoder\.backbone)\.blocks\.(\d+)\.              \1.layers.\2.
+    ^backbone\.vision_backbone\.convs\.(\d+)\.                vision_encoder.neck.fpn_layers.\1.
+""") + _NECK3
+_WORDS3 = renames(r"""
+    ^backbone\.language_backbone\.resizer\.         text_projection.
+    ^backbone\.language_backbone\.encoder\.         text_encoder.
+    ^text_encoder\.token_embedding\.                text_encoder.text_model.embeddings.token_embedding.
+    ^text_encoder\.positional_embedding$            text_encoder.text_model.embeddings.position_embedding.weight
+    ^text_encoder\.ln_final\.                       text_encoder.text_model.final_layer_norm.
+    ^text_encoder\.text_projection$                 text_encoder.text_projection.weight
+    ^text_encoder\.transformer\.resblocks\.(\d+)\.  text_encoder.text_model.encoder.layers.\1.
+    (text_model\.encoder\.layers\.\d+)\.attn\.      \1.self_attn.
+    (text_model\.encoder\.layers\.\d+)\.ln_(\d)\.   \1.layer_norm\2.
+    \.mlp\.c_fc\.                                   .mlp.fc1.
+    \.mlp\.c_proj\.                                 .mlp.fc2.
+""")
 
-# %% ../../nbs/27_models.sam.ipynb #c054
-_N = r"(\d+)"
-_TO_HF3 = (
-    (r"^backbone\.vision_backbone\.trunk\.", "vision_encoder.backbone."),
-           (r"^(vision_encoder\.backbone)\.pos_embed$", r"\1.embeddings.position_embeddings"),
-    (r"^(vision_encoder\.backbone)\.patch_embed\.proj\.", r"\1.embeddings.patch_embeddings.projection."),
-           (r"^(vision_encoder\.backbone)\.ln_pre\.", r"\1.layer_norm."),
-    (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.norm(\d)\.", r"\1.layers.\2.layer_norm\3."),
-           (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.attn\.proj\.", r"\1.layers.\2.attention.o_proj."),
-    (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.attn\.", r"\1.layers.\2.attention."),
-           (rf"^(vision_encoder\.backbone)\.blocks\.{_N}\.", r"\1.layers.\2."),
-    (rf"^backbone\.vision_backbone\.convs\.{_N}\.", r"vision_encoder.neck.fpn_layers.\1."), (r"\.dconv_2x2(_0)?\.", ".scale_layers.0."),
-           (r"\.dconv_2x2_1\.", ".scale_layers.2."),
-    (r"(fpn_layers\.\d)\.conv_1x1\.", r"\1.proj1."), (r"(fpn_layers\.\d)\.conv_3x3\.", r"\1.proj2."),
-    (r"^backbone\.language_backbone\.resizer\.", "text_projection."), (r"^backbone\.language_backbone\.encoder\.", "text_encoder."),
-    (r"^text_encoder\.token_embedding\.", "text_encoder.text_model.embeddings.token_embedding."),
-           (r"^text_encoder\.positional_embedding$", "text_encoder.text_model.embeddings.position_embedding.weight"),
-    (r"^text_encoder\.ln_final\.", "text_encoder.text_model.final_layer_norm."),
-           (r"^text_encoder\.text_projection$", "text_encoder.text_projection.weight"),
-    (rf"^text_encoder\.transformer\.resblocks\.{_N}\.", r"text_encoder.text_model.encoder.layers.\1."),
-           (r"(text_model\.encoder\.layers\.\d+)\.attn\.", r"\1.self_attn."),
-    (r"(text_model\.encoder\.layers\.\d+)\.ln_(\d)\.", r"\1.layer_norm\2."), (r"\.mlp\.c_fc\.", ".mlp.fc1."),
-           (r"\.mlp\.c_proj\.", ".mlp.fc2."),
-    (rf"^geometry_encoder\.encode\.{_N}\.", r"geometry_encoder.layers.\1."),
-           (r"^geometry_encoder\.img_pre_norm\.", "geometry_encoder.vision_layer_norm."),
-    (r"^geometry_encoder\.norm\.", "geometry_encoder.prompt_layer_norm."),
-           (r"^geometry_encoder\.encode_norm\.", "geometry_encoder.output_layer_norm."),
-    (r"^transformer\.encoder\.", "detr_encoder."), (r"^transformer\.decoder\.", "detr_decoder."), (r"\.cross_attn_image\.", ".cross_attn."),
-    (r"^((?:geometry|detr)_encoder\.layers\.\d+)\.norm(\d)\.", r"\1.layer_norm\2."),
-           (r"^(detr_decoder\.layers\.\d+)\.ca_text\.", r"\1.text_cross_attn."),
-    (r"^(detr_decoder\.layers\.\d+)\.cross_attn\.", r"\1.vision_cross_attn."),
-           (r"^(detr_decoder\.layers\.\d+)\.norm1\.", r"\1.vision_cross_attn_layer_norm."),
-    (r"^(detr_decoder\.layers\.\d+)\.catext_norm\.", r"\1.text_cross_attn_layer_norm."),
-           (r"^(detr_decoder\.layers\.\d+)\.norm2\.", r"\1.self_attn_layer_norm."),
-    (r"^(detr_decoder\.layers\.\d+)\.norm3\.", r"\1.mlp_layer_norm."), (r"^detr_decoder\.norm\.", "detr_decoder.output_layer_norm."),
-           (r"presence_token_head\.", "presence_head."),
-    (r"presence_token_out_norm\.", "presence_layer_norm."), (r"detr_decoder\.bbox_embed\.", "detr_decoder.box_head."),
-           (r"boxRPB_embed_", "box_rpb_embed_"),
-    (r"^dot_prod_scoring\.prompt_mlp\.out_norm\.", "dot_product_scoring.text_mlp_out_norm."),
-           (r"^dot_prod_scoring\.prompt_mlp\.", "dot_product_scoring.text_mlp."),
-    (r"^dot_prod_scoring\.prompt_proj\.", "dot_product_scoring.text_proj."),
-           (r"^dot_prod_scoring\.hs_proj\.", "dot_product_scoring.query_proj."),
-    (r"((?:presence_head|box_head|ref_point_head|box_rpb_embed_[xy]|text_mlp)\.)layers\.(\d)\.", lambda m: f"{m[1]}layer{int(m[2]) + 1}."),
-    (r"^segmentation_head\.mask_predictor\.mask_embed\.", "mask_decoder.mask_embedder."),
-           (r"^segmentation_head\.instance_seg_head\.", "mask_decoder.instance_projection."),
-    (r"^segmentation_head\.semantic_seg_head\.", "mask_decoder.semantic_projection."),
-           (r"^segmentation_head\.cross_attend_prompt\.", "mask_decoder.prompt_cross_attn."),
-    (r"^segmentation_head\.cross_attn_norm\.", "mask_decoder.prompt_cross_attn_norm."), (r"^segmentation_head\.", "mask_decoder."),
-    (r"\.linear1\.", ".mlp.fc1."), (r"\.linear2\.", ".mlp.fc2."), (r"^(?!text_encoder)(.*)\.out_proj\.", r"\1.o_proj."))
+# %% ../../nbs/27_models.sam.ipynb #c070
+_DETECTOR3 = renames(r"""
+    ^geometry_encoder\.encode\.(\d+)\.                     geometry_encoder.layers.\1.
+    ^geometry_encoder\.img_pre_norm\.                      geometry_encoder.vision_layer_norm.
+    ^geometry_encoder\.norm\.                              geometry_encoder.prompt_layer_norm.
+    ^geometry_encoder\.encode_norm\.                       geometry_encoder.output_layer_norm.
+    ^transformer\.encoder\.                                detr_encoder.
+    ^transformer\.decoder\.                                detr_decoder.
+    \.cross_attn_image\.                                   .cross_attn.
+    ^((?:geometry|detr)_encoder\.layers\.\d+)\.norm(\d)\.  \1.layer_norm\2.
+    ^(detr_decoder\.layers\.\d+)\.ca_text\.                \1.text_cross_attn.
+    ^(detr_decoder\.layers\.\d+)\.cross_attn\.             \1.vision_cross_attn.
+    ^(detr_decoder\.layers\.\d+)\.norm1\.                  \1.vision_cross_attn_layer_norm.
+    ^(detr_decoder\.layers\.\d+)\.catext_norm\.            \1.text_cross_attn_layer_norm.
+    ^(detr_decoder\.layers\.\d+)\.norm2\.                  \1.self_attn_layer_norm.
+    ^(detr_decoder\.layers\.\d+)\.norm3\.                  \1.mlp_layer_norm.
+    ^detr_decoder\.norm\.                                  detr_decoder.output_layer_norm.
+    presence_token_head\.                                  presence_head.
+    presence_token_out_norm\.                              presence_layer_norm.
+    detr_decoder\.bbox_embed\.                             detr_decoder.box_head.
+    boxRPB_embed_                                          box_rpb_embed_
+""")
 
-# %% ../../nbs/27_models.sam.ipynb #c056
+# %% ../../nbs/27_models.sam.ipynb #c072
+_SCORES3 = renames(r"""
+    ^dot_prod_scoring\.prompt_mlp\.out_norm\.  dot_product_scoring.text_mlp_out_norm.
+    ^dot_prod_scoring\.prompt_mlp\.            dot_product_scoring.text_mlp.
+    ^dot_prod_scoring\.prompt_proj\.           dot_product_scoring.text_proj.
+    ^dot_prod_scoring\.hs_proj\.               dot_product_scoring.query_proj.
+""") + ((   # the layers of an MLP count from one
+    r"((?:presence_head|box_head|ref_point_head|box_rpb_embed_[xy]|text_mlp)\.)layers\.(\d)\.", lambda m: f"{m[1]}layer{int(m[2]) + 1}."),)
+_MASKS3 = renames(r"""
+    ^segmentation_head\.mask_predictor\.mask_embed\.  mask_decoder.mask_embedder.
+    ^segmentation_head\.instance_seg_head\.           mask_decoder.instance_projection.
+    ^segmentation_head\.semantic_seg_head\.           mask_decoder.semantic_projection.
+    ^segmentation_head\.cross_attend_prompt\.         mask_decoder.prompt_cross_attn.
+    ^segmentation_head\.cross_attn_norm\.             mask_decoder.prompt_cross_attn_norm.
+    ^segmentation_head\.                              mask_decoder.
+    \.linear1\.                                       .mlp.fc1.
+    \.linear2\.                                       .mlp.fc2.
+    ^(?!text_encoder)(.*)\.out_proj\.                 \1.o_proj.
+""")
+_TO_HF3 = _IMAGE3 + _WORDS3 + _DETECTOR3 + _SCORES3 + _MASKS3
+
+# %% ../../nbs/27_models.sam.ipynb #c075
 def cut_in_three(state:dict) -> dict:
     "Fused projections (`attention.qkv`, `in_proj_weight`) as q, k and v; the text projection transposed; no position for a class token."
     out = {}
@@ -443,34 +511,33 @@ def cut_in_three(state:dict) -> dict:
     if places in out and round(out[places].shape[1]**.5)**2 != out[places].shape[1]: out[places] = out[places][:, 1:].contiguous()
     return out
 
-# %% ../../nbs/27_models.sam.ipynb #c059
+# %% ../../nbs/27_models.sam.ipynb #c078
 _UNUSED3 = ((r"vision_encoder\.backbone\..*\.freqs_cis$", "rotations that are computed"),
             (r"backbone\.vision_backbone\.sam2_convs\.", "the tracker's neck"),
             (r"geometry_encoder\.points_|geometry_encoder\.mask", "prompts of the detector that were never published"))
 _PARTS = ("tracker_model.", "tracker_neck.", "detector_model.", "tracker.", "detector.")
-_TRACKER3 = ((r"^backbone\.vision_backbone\.(?:sam2_)?convs\.(\d)\.", r"vision_encoder.neck.fpn_layers.\1."),
-             (r"\.dconv_2x2(_0)?\.", ".scale_layers.0."), (r"\.dconv_2x2_1\.", ".scale_layers.2."),
-             (r"(fpn_layers\.\d)\.conv_1x1\.", r"\1.proj1."), (r"(fpn_layers\.\d)\.conv_3x3\.", r"\1.proj2."))
+_TRACKER3 = ((r"^backbone\.vision_backbone\.(?:sam2_)?convs\.(\d)\.", r"vision_encoder.neck.fpn_layers.\1."), *_NECK3)
 
+def _inside(state, prefix, wanted=""):
+    return {k[len(prefix):]: v for k, v in state.items() if k.startswith(prefix) and re.match(wanted, k[len(prefix):])}
+
+# %% ../../nbs/27_models.sam.ipynb #c080
 def sam3_state(spec:SegSpec, path) -> tuple[dict, dict]:
     "(detector's tensors, tracker's tensors) of a SAM 3 checkpoint, in transformers' spelling; a part that is not there is empty."
     state = read_state(spec, path)
-    def part(prefix): return {k[len(prefix):]: v for k, v in state.items() if k.startswith(prefix)}
     if any(k.startswith("detector_model.") for k in state):
-        return part("detector_model."), part("tracker_model.") | {f"vision_encoder.neck.{k}": v for k, v in part("tracker_neck.").items()}
+        neck = {f"vision_encoder.neck.{k}": v for k, v in _inside(state, "tracker_neck.").items()}
+        return _inside(state, "detector_model."), _inside(state, "tracker_model.") | neck
     if any(k.startswith("vision_encoder.") for k in state): return state, {}
-    detector = part("detector.") or {k: v for k, v in state.items() if not k.startswith(_PARTS)}
-    tracker = {k: v for k, v in part("tracker.").items()
-               if re.match("sam_|no_mem_embed", k)} or {k: v for k, v in _inside(detector, "inst_interactive_predictor.model.").items()
-                                                        if re.match("sam_|no_mem_embed", k)}
+    detector = _inside(state, "detector.") or {k: v for k, v in state.items() if not k.startswith(_PARTS)}
+    mine = "sam_|no_mem_embed"
+    tracker = _inside(state, "tracker.", mine) or _inside(detector, "inst_interactive_predictor.model.", mine)
     neck = {k: v for k, v in detector.items() if ".sam2_convs." in k}
     detector = {k: v for k, v in detector.items() if not k.startswith("inst_interactive_predictor.")}
     tracker = one_table(renamed({**tracker, **neck}, _TRACKER3 + _TO_HF2)) if tracker and neck else {}
     return cut_in_three(renamed(detector, _TO_HF3)), tracker
 
-def _inside(state, prefix): return {k[len(prefix):]: v for k, v in state.items() if k.startswith(prefix)}
-
-# %% ../../nbs/27_models.sam.ipynb #c061
+# %% ../../nbs/27_models.sam.ipynb #c082
 def load_sam3(spec:SegSpec, path) -> Sam3Net:
     "SAM 3 or Medical-SAM3: the detector, and the tracker if the row takes points."
     lib, where = require("transformers", spec.extra, why=spec.name), f"{spec.name} ({path.name})"
@@ -498,7 +565,7 @@ def _no_random_start(lib):
     if not hasattr(lib, "Sam3Model"): raise InputError("SAM 3 needs transformers 5; run: pip install -U transformers")
     return require("transformers.initialization", "seg").no_init_weights()
 
-# %% ../../nbs/27_models.sam.ipynb #c070
+# %% ../../nbs/27_models.sam.ipynb #c091
 CHECKED = "small checkpoint, against the published code"
 _SAM = dict(checked=CHECKED, loader=load_sam, kind="promptable", dim=None, params=93.7, packages=("segment_anything",),
             lora=(r"image_encoder\..*\.qkv",))
@@ -509,8 +576,8 @@ _DRIVE = "the links in https://github.com/OpenGVLab/SAM-Med2D"
 SAM1_ROWS = (
     SegSpec("SAM", domain="general", licence="Apache-2.0", hub="facebook/sam-vit-base",
             files=("model.safetensors", "sam_vit_b_01ec64.pth", "SAM.pth", "sam_vit_l_0b3195.pth", "sam_vit_h_4b8939.pth"),
-            layout=_SAM_LAYOUT,
-            note="ViT-B; a ViT-L or ViT-H file given as checkpoint= is recognised", kwargs=dict(trained=1024), **_SAM),
+            layout=_SAM_LAYOUT, kwargs=dict(trained=1024),
+            note="ViT-B; a ViT-L or ViT-H file given as checkpoint= is recognised", **_SAM),
     SegSpec("MedSAM", domain="medical", licence="Apache-2.0", hub="wanglab/medsam-vit-base",
             files=("model.safetensors", "medsam_vit_b.pth", "pytorch_model.bin"), layout=_SAM_LAYOUT,
             preprocess=Picture(1024, "squash", None, "bicubic", stretch=True, direct=True),
@@ -530,18 +597,18 @@ TINYVIT_ROWS = (SegSpec("MobileSAM", hub="dhkim2810/MobileSAM", files=("mobile_s
                 SegSpec("TinySAM", source="the release page of https://github.com/xinghaochen/TinySAM",
                         files=("tinysam_42.3.pth", "tinysam.pth"), note="TinyViT-5M, distilled further; always three masks", **_TINY))
 
-# %% ../../nbs/27_models.sam.ipynb #c071
+# %% ../../nbs/27_models.sam.ipynb #c092
 _SAM2 = dict(checked=CHECKED, kind="promptable", loader=load_sam2, dim=None, packages=("transformers",), keys=_VIDEO,
              lora=(r"model\.vision_encoder\.backbone\..*\.qkv",),
              layout="model → image_encoder.trunk.* … (471 tensors, tiny), or transformers' spelling")
 _SAM3 = dict(checked=CHECKED, kind="promptable", loader=load_sam3, dim=None, packages=("transformers",), keys=_VIDEO,
-             preprocess=Picture(1008, "squash", HALF, direct=True), fixed=True, lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
+             preprocess=Picture(1008, "squash", HALF, direct=True), fixed=True,
+             lora=(r"detector\.vision_encoder\.backbone\..*\.[qv]_proj",))
 
 SAM23_ROWS = (
     SegSpec("SAM2", aliases=("SAM-2",), domain="general", params=73.3, licence="Apache-2.0", hub="facebook/sam2.1-hiera-base-plus",
             files=("model.safetensors", "sam2.1_hiera_base_plus.pt"), preprocess=Picture(1024, "squash", IMAGENET, direct=True),
-            kwargs=dict(config=""),
-            note="Hiera base-plus; a file of another size given as checkpoint= is recognised", **_SAM2),
+            kwargs=dict(config=""), note="Hiera base-plus; a file of another size given as checkpoint= is recognised", **_SAM2),
     SegSpec("MedSAM2", aliases=("MedSAM-2",), domain="medical", params=31.4, licence="CC BY-SA 4.0", hub="wanglab/MedSAM2",
             files=("MedSAM2_latest.pt",), preprocess=Picture(512, "squash", IMAGENET, "bicubic", direct=True), kwargs=dict(config=""),
             prompts=("box", "mask"), untrained=("point",), choice="single",

@@ -7,9 +7,7 @@ Docs: https://fairmedfm.github.io/fairmedfm/models.sam3d.html.md"""
 # %% ../../nbs/28_models.sam3d.ipynb #c003
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,13 +17,14 @@ from torch import nn
 from ..core import InputError, plural, require
 from .core import Keys, Text, load_exactly, read_state
 from .hf import Tokens
-from .promptable import CHOICES, Embedding, Frame, Prediction, Prompt, PromptNet, SegModel, SegSpec
-from .sam import CHECKED, other_model, renamed
+from .promptable import Embedding, Frame, Prediction, PromptNet, SegModel, SegSpec, on_device
+from .sam import CHECKED, n_blocks, other_model, renamed
 
 # %% auto #0
 __all__ = ['SAM3D_ROWS', 'ChannelNorm', 'Waves', 'PromptEncoder3d', 'MaskDecoder3d', 'Attention3d', 'VitBlock3d', 'Vit3d',
-           'Sam3dNet', 'vit3d_shape', 'load_sam3d', 'check_volume', 'Blocks', 'cut', 'sample', 'seen_from',
-           'VolumeModel', 'BlockModel', 'Windows', 'SegVolNet', 'load_segvol', 'WindowModel']
+           'Sam3dNet', 'vit3d_shape', 'load_sam3d', 'check_volume', 'cut', 'Blocks', 'sample', 'seen_from',
+           'from_block', 'to_block', 'VolumeModel', 'BlockModel', 'Windows', 'SegVolNet', 'load_segvol', 'in_window',
+           'WindowModel']
 
 # %% ../../nbs/28_models.sam3d.ipynb #c006
 class ChannelNorm(nn.Module):
@@ -58,29 +57,31 @@ class PromptEncoder3d(nn.Module):
         self.pe_layer = Waves(width//parts, parts)
         self.point_embeddings = nn.ModuleList(nn.Embedding(1, width) for _ in range(kinds))
         self.not_a_point_embed, self.no_mask_embed = nn.Embedding(1, width), nn.Embedding(1, width)
-        if masks: self.mask_downscaling = nn.Sequential(nn.Conv3d(1, 4, 2, 2), ChannelNorm(4), nn.GELU(), nn.Conv3d(4, 16, 2, 2),
-                                                        ChannelNorm(16), nn.GELU(), nn.Conv3d(16, width, 1))
-    def _at(self, points): return self.pe_layer((points + .5)/torch.tensor([self.size[i] for i in self.divide], dtype=torch.float32,
-                                                                           device=points.device))
+        if masks:
+            self.mask_downscaling = nn.Sequential(nn.Conv3d(1, 4, 2, 2), ChannelNorm(4), nn.GELU(), nn.Conv3d(4, 16, 2, 2),
+                                                  ChannelNorm(16), nn.GELU(), nn.Conv3d(16, width, 1))
+    def _at(self, points):
+        sides = [self.size[i] for i in self.divide]
+        return self.pe_layer((points + .5)/torch.tensor(sides, dtype=torch.float32, device=points.device))
+    def _known(self, *kinds): return torch.stack([self.point_embeddings[i].weight[0] for i in kinds])
     def dense(self):
         "(1, width, *grid): the positions of the tokens, first two axes swapped as in training."
-        at = torch.meshgrid(*[(torch.arange(n, dtype=torch.float32, device=self.no_mask_embed.weight.device) + .5)/n for n in self.grid],
-                            indexing="ij")
+        device = self.no_mask_embed.weight.device
+        axes = [(torch.arange(n, dtype=torch.float32, device=device) + .5)/n for n in self.grid]
+        at = torch.meshgrid(*axes, indexing="ij")
         return self.pe_layer(torch.stack([at[1], at[0], at[2]], -1)).permute(3, 0, 1, 2)[None]
     def forward(self, points=None, labels=None, boxes=None, mask=None, extra=None):
         "(1, N, width) tokens for points (1, N, 3) in array order, boxes (1, 6), further tokens (1, n, width); and the dense map."
         tokens = []
         if points is not None:
-            known = torch.stack([self.point_embeddings[i].weight[0] for i in (0, 1)])[labels]
-            tokens.append(self._at(points) + known)
+            tokens.append(self._at(points) + self._known(0, 1)[labels])
             if boxes is None: tokens.append(self.not_a_point_embed.weight[None])
-        if boxes is not None: tokens.append(self._at(boxes.view(1, 2, 3))
-                                            + torch.stack([self.point_embeddings[i].weight[0] for i in (2, 3)]))
+        if boxes is not None: tokens.append(self._at(boxes.view(1, 2, 3)) + self._known(2, 3))
         if extra is not None: tokens.append(extra)
         dense = self.no_mask_embed.weight.view(1, -1, 1, 1, 1).expand(1, -1, *self.grid) if mask is None else self.mask_downscaling(mask)
         return torch.cat(tokens, 1), dense
 
-# %% ../../nbs/28_models.sam3d.ipynb #c010
+# %% ../../nbs/28_models.sam3d.ipynb #c011
 class MaskDecoder3d(nn.Module):
     "SAM's mask decoder with transposed convolutions in three dimensions; `words` is the width of a text vector, if it takes one."
     def __init__(self, width:int, norm:nn.Module, mlp:int=2048, hidden:int=256, words:int|None=None):
@@ -104,7 +105,7 @@ class MaskDecoder3d(nn.Module):
         if text is not None: kernel = kernel + self.txt_align_upscaled_embedding(text)
         return torch.einsum("bc,bcdhw->bdhw", kernel, fine)[:, None], self.iou_prediction_head(hs[:, 0])[:, :1]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c014
+# %% ../../nbs/28_models.sam3d.ipynb #c015
 class Attention3d(nn.Module):
     "Self-attention over (B, D, H, W, C) with three tables of relative positions, added as in SAM-Med3D."
     def __init__(self, dim:int, heads:int, reach:int):
@@ -124,7 +125,7 @@ class Attention3d(nn.Module):
         out = scores.view(-1, n**3, n**3).softmax(-1) @ v
         return self.proj(out.view(b, self.heads, n**3, c).transpose(1, 2).reshape(b, n, n, n, -1))
 
-# %% ../../nbs/28_models.sam3d.ipynb #c016
+# %% ../../nbs/28_models.sam3d.ipynb #c018
 class VitBlock3d(nn.Module):
     "Norm, attention in a window (0: everywhere), norm, MLP; `after` takes the second residual after the norm (FastSAM3D)."
     def __init__(self, dim:int, heads:int, reach:int, window:int, mlp:int, attention:bool=True, after:bool=False):
@@ -147,7 +148,7 @@ class VitBlock3d(nn.Module):
         y = self.norm2(x)
         return (y if self.after else x) + self.mlp(y)
 
-# %% ../../nbs/28_models.sam3d.ipynb #c018
+# %% ../../nbs/28_models.sam3d.ipynb #c021
 class Vit3d(nn.Module):
     "Cubes of (B, 1, S, S, S) → (B, width, S/16, …): patches, positions, blocks, SAM's neck."
     def __init__(self, size:int, dim:int, blocks:list, width:int):
@@ -164,7 +165,7 @@ class Vit3d(nn.Module):
         for block in self.blocks: x = block(x)
         return self.neck(x.permute(0, 4, 1, 2, 3))
 
-# %% ../../nbs/28_models.sam3d.ipynb #c021
+# %% ../../nbs/28_models.sam3d.ipynb #c024
 class Sam3dNet(PromptNet):
     "SAM-Med3D or FastSAM3D for one block; keys as in the file."
     def __init__(self, spec:SegSpec, vit:Vit3d, width:int=384, mlp:int=2048, hidden:int=256):
@@ -178,26 +179,26 @@ class Sam3dNet(PromptNet):
     def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None):
         "Points (1, N, 3) in the block, in its own array order; all at once, or one after another with the answer before as mask."
         if mask is None: mask = torch.zeros(1, 1, *self.mask_size(), device=points.device)
-        turns = range(points.shape[1]) if self.spec.kwargs.get("clicks") == "one by one" else [slice(None)]
-        for t in turns:
-            t = slice(t, t + 1) if isinstance(t, int) else t
+        singly = self.spec.kwargs.get("clicks") == "one by one"
+        for t in [slice(i, i + 1) for i in range(points.shape[1])] if singly else [slice(None)]:
             tokens, dense = self.prompt_encoder(points[:, t], labels[:, t], mask=mask)
             mask, quality = self.mask_decoder(features["image"], self.prompt_encoder.dense(), tokens, dense)
         return mask, quality
 
-# %% ../../nbs/28_models.sam3d.ipynb #c023
+# %% ../../nbs/28_models.sam3d.ipynb #c027
 def vit3d_shape(state:dict, after:bool) -> tuple[int, dict]:
     "(side of the block, arguments of `Vit3d`) for the tensors of a checkpoint."
     def t(name): return state[f"image_encoder.{name}"].shape
     grid, dim = t("pos_embed")[1], t("pos_embed")[-1]
     blocks = []
-    for i in range(1 + max(int(m[1]) for k in state if (m := re.match(r"image_encoder\.blocks\.(\d+)\.", k)))):
+    for i in range(n_blocks(state, "image_encoder.blocks")):
         table = state.get(f"image_encoder.blocks.{i}.attn.rel_pos_d")
         reach = grid if table is None else (len(table) + 1)//2
         blocks.append(dict(heads=1 if table is None else dim//table.shape[1], reach=reach, window=0 if reach == grid else reach,
                            mlp=t(f"blocks.{i}.mlp.lin1.weight")[0], attention=table is not None, after=after))
     return 16*grid, dict(dim=dim, blocks=blocks, width=t("neck.0.weight")[0])
 
+# %% ../../nbs/28_models.sam3d.ipynb #c030
 def load_sam3d(spec:SegSpec, path) -> Sam3dNet:
     "SAM-Med3D or FastSAM3D from `path`; a file with the encoder alone takes the rest from sam_med3d_turbo.pth beside it."
     state = read_state(spec, path)
@@ -218,7 +219,7 @@ def load_sam3d(spec:SegSpec, path) -> Sam3dNet:
     return load_exactly(Sam3dNet(spec, Vit3d(size, **shape), shape["width"], **decoder), state, spec.keys.missing, spec.keys.unexpected,
                         f"{spec.name} ({path.name})")
 
-# %% ../../nbs/28_models.sam3d.ipynb #c025
+# %% ../../nbs/28_models.sam3d.ipynb #c032
 def check_volume(volume, spacing, name:str, need_spacing:bool=True) -> tuple[np.ndarray, tuple|None]:
     "The volume as float32 (D, H, W) and its spacing as three positive numbers."
     array = np.asarray(getattr(volume, "array", volume))
@@ -227,16 +228,23 @@ def check_volume(volume, spacing, name:str, need_spacing:bool=True) -> tuple[np.
     spacing = spacing if spacing is not None else getattr(volume, "spacing", None)
     if spacing is None and need_spacing:
         raise InputError(f"{name} needs the spacing of the volume in mm (slices, rows, columns); give spacing=")
-    if spacing is not None and (len(spacing) != 3 or not all(np.isfinite(s) and s > 0
-                                                             for s in spacing)): raise InputError(f"the spacing is three positive "
-                                                                                                  f"numbers in mm (slices, rows, "
-                                                                                                  f"columns); {tuple(spacing)} was given")
+    if spacing is not None and (len(spacing) != 3 or not all(np.isfinite(s) and s > 0 for s in spacing)):
+        raise InputError(f"the spacing is three positive numbers in mm (slices, rows, columns); {tuple(spacing)} was given")
     bad = ~np.isfinite(array) if array.dtype.kind == "f" else None
     if bad is not None and bad.any():
         raise InputError(f"the volume holds {plural(int(bad.sum()), 'value')} that are not finite; replace them first")
     return array.astype(np.float32), spacing and tuple(float(s) for s in spacing)
 
-# %% ../../nbs/28_models.sam3d.ipynb #c027
+# %% ../../nbs/28_models.sam3d.ipynb #c035
+def cut(volume, start, size, fill:float=0.) -> torch.Tensor:
+    "The part of a (D, H, W) tensor that begins at `start` (which may be negative), filled where there is nothing."
+    out = torch.full(tuple(size), fill)
+    source = [slice(max(0, s), max(0, min(n, s + w))) for s, w, n in zip(start, size, volume.shape)]
+    target = [slice(a.start - s, a.stop - s) for a, s in zip(source, start)]
+    out[tuple(target)] = volume[tuple(source)]
+    return out
+
+# %% ../../nbs/28_models.sam3d.ipynb #c038
 @dataclass(frozen=True)
 class Blocks:
     "Volume → 1.5 mm, right–front–head, cut at ±1000 HU if it is a CT; `block` takes one cube out."
@@ -260,15 +268,7 @@ class Blocks:
         inside = x[x > 0]
         return ((x - inside.mean())/inside.std() if len(inside) > 1 and inside.std() > 0 else torch.zeros_like(x))[None]
 
-def cut(volume, start, size, fill:float=0.) -> torch.Tensor:
-    "The part of a (D, H, W) tensor that begins at `start` (which may be negative), filled where there is nothing."
-    out = torch.full(tuple(size), fill)
-    source = [slice(max(0, s), max(0, min(n, s + w))) for s, w, n in zip(start, size, volume.shape)]
-    target = [slice(a.start - s, a.stop - s) for a, s in zip(source, start)]
-    out[tuple(target)] = volume[tuple(source)]
-    return out
-
-# %% ../../nbs/28_models.sam3d.ipynb #c031
+# %% ../../nbs/28_models.sam3d.ipynb #c042
 def sample(x, places) -> torch.Tensor:
     "A (D, H, W) tensor at the given coordinates of each axis, linearly; beyond the ends the end value."
     for axis, at in enumerate(places):
@@ -281,10 +281,32 @@ def sample(x, places) -> torch.Tensor:
 
 def seen_from(frame:Frame) -> list[np.ndarray]:
     "For each axis of the image the coordinates of its voxels in the model's input."
-    return [(np.where(f, n - 1 - np.arange(n), np.arange(n)) + .5)*s + o - .5 for n, s, o,
-            f in zip(frame.grid, frame.scale, frame.offset, frame.flip)]
+    return [(np.where(f, n - 1 - np.arange(n), np.arange(n)) + .5)*s + o - .5
+            for n, s, o, f in zip(frame.grid, frame.scale, frame.offset, frame.flip)]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c034
+# %% ../../nbs/28_models.sam3d.ipynb #c046
+def from_block(frame:Frame, start, low, size) -> tuple[np.ndarray, np.ndarray]:
+    "(mask, logits float16) on the image's grid from the logits of a block of `size` at `start`, a quarter as wide; −∞ beyond it."
+    places = [p - b for p, b in zip(seen_from(frame), start)]
+    inside = [np.flatnonzero((p > -.5) & (p < n - .5)) for p, n in zip(places, size)]
+    mask, logits = np.zeros(frame.grid, bool), np.full(frame.grid, -np.inf, np.float16)
+    if all(map(len, inside)):
+        part = sample(low, [(p[r] + .5)/4 - .5 for p, r in zip(places, inside)]).numpy()
+        mask[np.ix_(*inside)], logits[np.ix_(*inside)] = part > 0, part.clip(-6e4, 6e4)
+    return mask, logits
+
+def to_block(frame:Frame, start, mask, size) -> torch.Tensor:
+    "Logits of shape `size` (a quarter of a block's) from a mask, or from earlier logits, on the image's grid."
+    if mask.shape != frame.grid: raise InputError(f"a mask prompt has the shape of the volume, {frame.grid}; not {mask.shape}")
+    mask = torch.as_tensor(np.ascontiguousarray(np.where(mask, 10., -10.) if mask.dtype == bool else mask)).float().clamp(-30, 30)
+    places = [((np.arange(n) + .5)*4 + b)/s - .5 for n, b, s in zip(size, start, frame.scale)]
+    places = [np.where(f, n - 1 - p, p) for p, n, f in zip(places, frame.grid, frame.flip)]
+    inside = np.ix_(*[(p > -1) & (p < n) for p, n in zip(places, frame.grid)])
+    low = torch.full(tuple(size), -10.)
+    low[inside] = sample(mask, places)[inside]
+    return low
+
+# %% ../../nbs/28_models.sam3d.ipynb #c050
 class VolumeModel(SegModel):
     "What the volume models share: one volume at a time, patches encoded when a prompt needs them and kept in the embedding."
     need_spacing = True
@@ -296,7 +318,7 @@ class VolumeModel(SegModel):
             embedding.arrays[name] = made["image"][0].float().cpu().numpy()
         return {"image": torch.as_tensor(embedding.arrays[name]).to(self.device)[None]}
 
-# %% ../../nbs/28_models.sam3d.ipynb #c036
+# %% ../../nbs/28_models.sam3d.ipynb #c053
 class BlockModel(VolumeModel):
     "SAM-Med3D and FastSAM3D: a block around the first click; clicks beyond it are left out, and said."
     def set_image(self, image, spacing=None) -> Embedding:
@@ -316,36 +338,17 @@ class BlockModel(VolumeModel):
             self.notes.add(f"{plural(int((~near).sum()), 'point')} further than a block of {t.size[0]*t.spacing:g} mm from the first "
                            "left out")
         features = self._patch(embedding, "block {} {} {}".format(*start), lambda: t.block(volume, start).permute(0, 3, 2, 1))
-        low = None if prompt.mask is None else self._low(frame, start, prompt.mask)
-        put = [torch.as_tensor(np.ascontiguousarray(v[near])).to(self.device)[None]
-               for v in (local.astype(np.float32), prompt.labels.astype(np.int64))]
-        logits, quality = self._run(lambda: self.module.decode(features, *put, mask=low))
-        return self._back(frame, start, logits[0, 0].float().cpu().permute(2, 1, 0), float(quality))
-    def _low(self, frame, start, mask):
-        if mask.shape != frame.grid: raise InputError(f"a mask prompt has the shape of the volume, {frame.grid}; not {mask.shape}")
-        mask = torch.as_tensor(np.ascontiguousarray(np.where(mask, 10., -10.) if mask.dtype == bool else mask)).float().clamp(-30, 30)
-        size = self.module.mask_size()
-        places = [((np.arange(n) + .5)*4 + b)/s - .5 for n, b, s in zip(size, start, frame.scale)]
-        places = [np.where(f, n - 1 - p, p) for p, n, f in zip(places, frame.grid, frame.flip)]
-        inside = np.ix_(*[(p > -1) & (p < n) for p, n in zip(places, frame.grid)])
-        low = np.full(size, -10, np.float32)
-        low[inside] = sample(mask, places).numpy()[inside]
-        return torch.from_numpy(low).permute(2, 1, 0)[None, None].to(self.device)
-    def _back(self, frame, start, low, score):
-        "Logits of a block (a quarter of its side) at the voxels of the image; −∞ beyond the block."
-        places = [p - b for p, b in zip(seen_from(frame), start)]
-        ranges = [np.flatnonzero((p > -.5) & (p < n - .5)) for p, n in zip(places, self.transform.size)]
-        logits = np.full(frame.grid, -np.inf, np.float16)
-        if all(len(r) for r in ranges):
-            part = sample(low, [(p[r] + .5)/4 - .5 for p, r in zip(places, ranges)])
-            logits[np.ix_(*ranges)] = part.numpy().clip(-6e4, 6e4)
-            mask = np.zeros(frame.grid, bool); mask[np.ix_(*ranges)] = part.numpy() > 0
-        else: mask = np.zeros(frame.grid, bool)
-        return Prediction(mask, score, logits)
+        low = None
+        if prompt.mask is not None:
+            low = to_block(frame, start, prompt.mask, self.module.mask_size()).permute(2, 1, 0)[None, None].to(self.device)
+        asked = on_device(local[near][None], self.device), on_device(prompt.labels[near][None], self.device, torch.long)
+        logits, quality = self._run(lambda: self.module.decode(features, *asked, mask=low))
+        mask, logits = from_block(frame, start, logits[0, 0].float().cpu().permute(2, 1, 0), t.size)
+        return Prediction(mask, float(quality), logits)
 
 Sam3dNet.model_class = BlockModel
 
-# %% ../../nbs/28_models.sam3d.ipynb #c049
+# %% ../../nbs/28_models.sam3d.ipynb #c066
 @dataclass(frozen=True)
 class Windows:
     "Volume → values above its mean standardised, stretched to 0–1, cropped to what is above the minimum; `size` is the window."
@@ -375,7 +378,7 @@ class Windows:
         d, h, w = (axis(*v) for v in zip(shape, self.size, low, high))
         return [(i, j, k) for i in d for j in h for k in w]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c053
+# %% ../../nbs/28_models.sam3d.ipynb #c071
 class SegVolNet(PromptNet):
     "MONAI's ViT for one window, SegVol's prompt encoder and decoder, CLIP's text tower; keys as in the file."
     def __init__(self, spec:SegSpec, tokenize=None, width:int=768, layers:int=12, heads:int=12, mlp:int=3072, hidden:int=256,
@@ -396,15 +399,15 @@ class SegVolNet(PromptNet):
     def words(self, text, device):
         "(1, width): the vector of an organ's name in the sentence of the training."
         tokens = self.tokenize([self.spec.kwargs.get("sentence", "A computerized tomography of a {}.").format(text)])
-        return self.text_encoder["dim_align"](self.text_encoder["clip_text_model"](**{k: v.to(device) for k,
-                                                                                      v in tokens.items()}).pooler_output)
+        read = self.text_encoder["clip_text_model"](**{k: v.to(device) for k, v in tokens.items()})
+        return self.text_encoder["dim_align"](read.pooler_output)
     def decode(self, features, points=None, labels=None, boxes=None, text=None, mask=None):
         "Logits (1, 1, *size) for points (1, N, 3) or a box (1, 6) in the window, in array order; `text` is a vector of `words`."
         tokens, dense = self.prompt_encoder(points, labels, boxes, extra=None if text is None else text[:, None])
         low, quality = self.mask_decoder(features["image"], self.prompt_encoder.dense(), tokens, dense, text)
         return F.interpolate(low, size=self.spec.preprocess.size, mode="trilinear", align_corners=False), quality
 
-# %% ../../nbs/28_models.sam3d.ipynb #c055
+# %% ../../nbs/28_models.sam3d.ipynb #c073
 _SEGVOL = Keys(prefix=("module.", "model.", ""),
                missing=((r"image_encoder\.blocks\.\d+\.norm_cross_attn\.", "MONAI's ViT has them since 1.4 and does not use them here"),),
                unexpected=((r"prompt_encoder\.mask_downscaling\.", "convolutions for 2D masks, never used"),
@@ -413,12 +416,11 @@ _SEGVOL = Keys(prefix=("module.", "model.", ""),
 def load_segvol(spec:SegSpec, path) -> SegVolNet:
     "SegVol from the hub's file (`model.…`) or GitHub's (`model` → `module.…`), its tokeniser beside it or on the hub."
     state = renamed(read_state(spec, path), ((r"^model\.", ""),))
-    def t(name): return state[name].shape
-    try: shape = dict(width=t("image_encoder.norm.weight")[0],
-                      layers=1 + max(int(m[1]) for k in state if (m := re.match(r"image_encoder\.blocks\.(\d+)\.", k))),
-                      mlp=t("image_encoder.blocks.0.mlp.linear1.weight")[0],
-                      hidden=t("mask_decoder.iou_prediction_head.layers.0.weight")[0],
-                      decoder_mlp=t("mask_decoder.transformer.layers.0.mlp.lin1.weight")[0])
+    def rows(name): return state[name].shape[0]
+    try: shape = dict(width=rows("image_encoder.norm.weight"), layers=n_blocks(state, "image_encoder.blocks"),
+                      mlp=rows("image_encoder.blocks.0.mlp.linear1.weight"),
+                      hidden=rows("mask_decoder.iou_prediction_head.layers.0.weight"),
+                      decoder_mlp=rows("mask_decoder.transformer.layers.0.mlp.lin1.weight"))
     except (KeyError, ValueError): raise other_model(spec, path, state, "image_encoder.norm.weight, mask_decoder…") from None
     folder = path if path.is_dir() else path.parent
     net = SegVolNet(spec, Tokens(spec, folder) if spec.text else None, heads=spec.kwargs.get("heads", 12), text=spec.kwargs.get("clip"),
@@ -427,7 +429,7 @@ def load_segvol(spec:SegSpec, path) -> SegVolNet:
     state = renamed(state, ((r"clip_text_model\.text_model\.", "clip_text_model."),)) if flat else state
     return load_exactly(net, state, spec.keys.missing, spec.keys.unexpected, f"{spec.name} ({path.name})")
 
-# %% ../../nbs/28_models.sam3d.ipynb #c057
+# %% ../../nbs/28_models.sam3d.ipynb #c075
 def _averaged(windows, crop, size):
     "The mean of the windows that cover a voxel; the first answer where none does."
     total, count = torch.zeros_like(crop), torch.zeros_like(crop)
@@ -445,7 +447,21 @@ def _within(box, size):
     low, high = np.maximum(box[:3], 0), np.minimum(box[3:], size - 1)
     return np.r_[low, high] if (low <= high).all() else None
 
-# %% ../../nbs/28_models.sam3d.ipynb #c060
+# %% ../../nbs/28_models.sam3d.ipynb #c079
+def in_window(start, size, scale, found, points=None, labels=None, box=None, only:bool=False) -> tuple:
+    """Object points (n, 3) and one box (6,) in the voxels of a window, or None: of `points` and `box` of the far view (array order), which
+    is `scale` times as large as the volume, and of the places (m, 3) that were `found` in the window; `only`: there is no other window."""
+    mine = here = None
+    if box is not None and only: mine = _within((box + .5)/np.tile(scale, 2) - .5 - np.tile(start, 2), size)
+    if mine is None and len(found) and (box is not None or points is not None):
+        mine = np.r_[found.min(0), found.max(0)].astype(float)
+    if points is not None:
+        local = (points + .5)/scale - .5 - start
+        ok = ((local > -.5) & (local < size - .5)).all(1) & (labels == 1)
+        if ok.any(): here = local[ok]
+    return here, mine
+
+# %% ../../nbs/28_models.sam3d.ipynb #c082
 class WindowModel(VolumeModel):
     "SegVol: the shrunken volume first, then windows over what was found; `zoom=False` stays at the first answer."
     need_spacing, zoom = False, True
@@ -453,12 +469,15 @@ class WindowModel(VolumeModel):
         "A CT volume (D, H, W) in canonical orientation; the view from far is encoded at once."
         array, spacing = check_volume(image, spacing, self.spec.name, need_spacing=False)
         crop, low, high = self.transform(array)
-        e = Embedding({"volume": crop.numpy(), "crop": np.array([low, high])}, self.transform.frame(array.shape, low, high), self.encoding,
-                      spacing)
+        frame = self.transform.frame(array.shape, low, high)
+        e = Embedding({"volume": crop.numpy(), "crop": np.array([low, high])}, frame, self.encoding, spacing)
         self._far(e)
         return e
-    def _far(self, e): return self._patch(e, "far", lambda: F.interpolate(torch.from_numpy(e.arrays["volume"])[None, None],
-                                                                          size=self.transform.size, mode="nearest-exact")[0])
+    def _far(self, e):
+        def shrunk():
+            whole = torch.from_numpy(e.arrays["volume"])[None, None]
+            return F.interpolate(whole, size=self.transform.size, mode="nearest-exact")[0]
+        return self._patch(e, "far", shrunk)
     @torch.no_grad()
     def predict(self, embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
         prompt = self.prompt(embedding, points, labels, boxes, text, mask)
@@ -487,30 +506,20 @@ class WindowModel(VolumeModel):
         return crop.numpy().clip(-6e4, 6e4).astype(np.float16)
     def _near(self, e, crop, start, only, points, labels, box, words):
         "The answer of one window; None if nothing of the prompt or of the first answer lies in it."
-        size, scale = np.array(self.transform.size), np.array(e.frame.scale)
-        coarse = (cut(crop, start, size.tolist(), -1.) > 0).nonzero()
-        mine, here = None, None
-        if box is not None and only: mine = _within((box + .5)/np.tile(scale, 2) - .5 - np.tile(start, 2), size)
-        if mine is None and len(coarse) and (box is not None
-                                             or points is not None): mine = np.r_[coarse.amin(0), coarse.amax(0)].astype(float)
-        if points is not None:
-            local = (points + .5)/scale - .5 - start
-            ok = ((local > -.5) & (local < size - .5)).all(1) & (labels == 1)
-            if ok.any(): here = local[ok]
+        size = self.transform.size
+        found = (cut(crop, start, size, -1.) > 0).nonzero().numpy()
+        here, mine = in_window(start, np.array(size), np.array(e.frame.scale), found, points, labels, box, only)
         if here is None and mine is None and words is None: return None
-        features = self._patch(e, "window {} {} {}".format(*start),
-                               lambda: cut(torch.from_numpy(e.arrays["volume"]), start, size.tolist())[None])
+        features = self._patch(e, "window {} {} {}".format(*start), lambda: cut(torch.from_numpy(e.arrays["volume"]), start, size)[None])
         return self._answer(features, here, None if here is None else np.ones(len(here), int), mine, words)
     def _answer(self, features, points, labels, box, words):
-        def put(v, dtype): return None if v is None else torch.as_tensor(np.ascontiguousarray(v)).to(self.device, dtype)[None]
-        logits, _ = self._run(lambda: self.module.decode(features, put(points, torch.float32),
-                                                         put(labels, torch.long) if points is not None else None, put(box, torch.float32),
-                                                         words))
-        return logits[0, 0].float().cpu()
+        points, labels, box = (None if v is None else v[None] for v in (points, labels, box))
+        asked = on_device(points, self.device), on_device(labels, self.device, torch.long), on_device(box, self.device)
+        return self._run(lambda: self.module.decode(features, *asked, words))[0][0, 0].float().cpu()
 
 SegVolNet.model_class = WindowModel
 
-# %% ../../nbs/28_models.sam3d.ipynb #c066
+# %% ../../nbs/28_models.sam3d.ipynb #c088
 _BLOCKS = dict(checked=CHECKED, kind="promptable", domain="medical", dim=None, licence="Apache-2.0", loader=load_sam3d,
                packages=("segment_anything",), preprocess=Blocks(), prompts=("point", "mask"), choice="single", space="3D",
                lora=(r"image_encoder\..*\.qkv",))
