@@ -29,6 +29,7 @@ def group_code(name:str) -> int:
     "A number for a name, the same in every process; never `MISSING`."
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True) or 1
 
+# %% ../../nbs/34_train.metric.ipynb #c009
 def encode_groups(groups) -> tuple:
     "`(codes, names)`: an int64 per sample, and the names that occur as bytes with their lengths (uint8)."
     values = as_array(groups, "groups")
@@ -49,64 +50,33 @@ def decode_groups(codes, packed) -> np.ndarray:
     while at < len(raw):
         end = at + 4 + int.from_bytes(raw[at:at + 4], "big")
         name, at = raw[at + 4:end].decode(), end
-        if names.setdefault(group_code(name), name) != name: raise InputError(f"the groups {name!r} and {names[group_code(name)]!r} have the same number; rename one")
+        if names.setdefault(group_code(name), name) != name:
+            raise InputError(f"the groups {name!r} and {names[group_code(name)]!r} have the same number; rename one")
     unique, place = np.unique(codes, return_inverse=True)
     return np.array([names[c] for c in unique.tolist()] + [None], object)[:-1][place]
 
-# %% ../../nbs/34_train.metric.ipynb #c011
+# %% ../../nbs/34_train.metric.ipynb #c013
 def _tensor(x, what):
     "A tensor as it is, anything else by way of NumPy."
     if isinstance(x, torch.Tensor): return x.detach()
-    if isinstance(x, (list, tuple)) and len(x) and isinstance(x[0], torch.Tensor): return torch.cat([t.detach().reshape(-1) if t.ndim == 0 else t.detach() for t in x])
+    if isinstance(x, (list, tuple)) and len(x) and isinstance(x[0], torch.Tensor):
+        return torch.cat([t.detach().reshape(-1) if t.ndim == 0 else t.detach() for t in x])
     a = as_array(x, what)
-    if a.dtype.kind not in "biuf": raise InputError(f"{what} holds {a.dtype} values; a metric that travels between processes needs numbers, such as 0 and 1")
+    if a.dtype.kind not in "biuf":
+        raise InputError(f"{what} holds {a.dtype} values; a metric that travels between processes needs numbers, such as 0 and 1")
     return torch.as_tensor(a)
 
 def dice_of(preds, target, **options) -> np.ndarray:
     "Dice per sample: of masks, or the values themselves when there is no `target`."
     if target is None: return as_array(preds, "dice").astype(float).reshape(-1)
-    return mask_scores(pred_masks=list(as_array(preds, "preds")), true_masks=list(as_array(target, "target")), **options)["dice"].to_numpy(float)
+    return mask_scores(pred_masks=list(as_array(preds, "preds")), true_masks=list(as_array(target, "target")),
+                       **options)["dice"].to_numpy(float)
 
-# %% ../../nbs/34_train.metric.ipynb #c013
+# %% ../../nbs/34_train.metric.ipynb #c017
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-STATES = {"preds": torch.float64, "shape": torch.int64, "target": torch.float64, "groups": torch.int64, "values": torch.float64, "names": torch.uint8, "index": torch.int64}
+STATES = {"preds": torch.float64, "shape": torch.int64, "target": torch.float64, "groups": torch.int64, "values": torch.float64,
+          "names": torch.uint8, "index": torch.int64}
 
-@functools.lru_cache(None)
-def metric_class():
-    "The class itself; made once, since it needs torchmetrics."
-    tm = require("torchmetrics", "cls", why="FairnessMetric")
-
-    class FairnessState(tm.Metric):
-        "A number of a fairness report as a torchmetrics metric; see `FairnessMetric`."
-        is_differentiable, full_state_update = False, False
-        def __init__(self, metric="auc-gap", *, threshold="best_f1", bins=None, unknown=("unknown",), score_type="auto", pos_label=None, labels=None, score_column=None, mask_threshold=.5, ignore_label=None, empty_score=1.0, **kwargs):
-            super().__init__(**kwargs)
-            self.metric, self.of_dice = metric, isinstance(summary_column(metric), str)
-            self.mask_options = {"labels": labels, "mask_threshold": mask_threshold, "ignore_label": ignore_label, "empty_score": empty_score}
-            self.options = {"bins": bins, "unknown": unknown} | ({} if self.of_dice else {"threshold": threshold, "score_type": score_type, "pos_label": pos_label, "labels": labels, "score_column": score_column})
-            self.warnings = []
-            for name in STATES: self.add_state(name, default=[], dist_reduce_fx="cat")
-        def _sync_dist(self, *args, **kwargs):
-            for name, dtype in STATES.items(): getattr(self, name).append(torch.zeros(0, dtype=dtype, device=self.device))     # a process without a sample has a say too
-            super()._sync_dist(*args, **kwargs)
-        @property
-        def higher_is_better(self): return rises(self.metric)
-        def update(self, preds, target=None, groups=None, index=None):
-            "Scores, labels and groups of a batch (masks or Dice values for a Dice number); samples whose `index` was seen before count once."
-            _add(self, preds, target, groups, index)
-        def compute(self):
-            "The number, on all samples of all processes; NaN where it is not defined."
-            return torch.as_tensor(_result(self), dtype=torch.float32 if self.device.type == "mps" else torch.float64, device=self.device)
-
-    FairnessState.__qualname__ = "FairnessState"                             # where `__getattr__` offers it to pickle
-    return FairnessState
-
-def __getattr__(name):
-    "The class under the name by which pickle looks for it."
-    if name == "FairnessState": return metric_class()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-# %% ../../nbs/34_train.metric.ipynb #c015
 def _add(m, preds, target, groups, index):
     if groups is None: raise InputError("update needs the groups of the batch: update(preds, target, groups)")
     if target is None and not m.of_dice: raise InputError(f"{m.metric} needs scores, labels and groups: update(preds, target, groups)")
@@ -115,12 +85,16 @@ def _add(m, preds, target, groups, index):
     t = torch.zeros(0) if m.of_dice else _tensor(target, "target")
     by_name = m.options["bins"] is None
     codes, packed = encode_groups(groups) if by_name else (numeric(groups, "groups", drop=True)[0], [])
-    sizes = {"score": len(p), "label": len(p) if m.of_dice else len(t), "group": len(codes), "index": len(p) if index is None else len(index)}
-    if len(set(sizes.values())) > 1 or t.ndim > 1: raise InputError("a batch has " + ", ".join(plural(n, k) for k, n in sizes.items()) + "; give one of each per sample")
+    sizes = {"score": len(p), "label": len(p) if m.of_dice else len(t), "group": len(codes),
+             "index value": len(p) if index is None else len(index)}
+    if len(set(sizes.values())) > 1 or t.ndim > 1:
+        raise InputError("a batch has " + ", ".join(plural(n, k) for k, n in sizes.items()) + "; give one of each per sample")
     shape = [p.shape[1] if p.ndim == 2 else 0, FLOATS.index(p.dtype) if p.dtype in FLOATS else 0]
-    new = {"preds": p.reshape(-1), "shape": shape, "target": t, "groups" if by_name else "values": codes, "names": packed, "index": [] if index is None else _tensor(index, "index")}
+    new = {"preds": p.reshape(-1), "shape": shape, "target": t, "groups" if by_name else "values": codes, "names": packed,
+           "index": [] if index is None else _tensor(index, "index")}
     for name, x in new.items(): getattr(m, name).append(torch.as_tensor(x).to(m.device, STATES[name]))
 
+# %% ../../nbs/34_train.metric.ipynb #c021
 def _joined(m) -> dict:
     "Every state as one array on the CPU."
     part = lambda s: s if isinstance(s, torch.Tensor) else torch.cat(s) if len(s) else torch.zeros(0)
@@ -143,11 +117,55 @@ def _result(m) -> float:
     m.warnings = Notes()
     return summary_value(m.metric, None if m.of_dice else x["target"][keep].numpy(), p[keep], groups[keep], notes=m.warnings, **m.options)
 
-# %% ../../nbs/34_train.metric.ipynb #c017
+# %% ../../nbs/34_train.metric.ipynb #c025
+@functools.lru_cache(None)
+def metric_class():
+    "The class itself; made once, since it needs torchmetrics."
+    tm = require("torchmetrics", "cls", why="FairnessMetric")
+
+    class FairnessState(tm.Metric):
+        "A number of a fairness report as a torchmetrics metric; see `FairnessMetric`."
+        is_differentiable, full_state_update = False, False
+        def __init__(self, metric="auc-gap", *, threshold="best_f1", bins=None, unknown=("unknown",), score_type="auto", pos_label=None,
+                     labels=None, score_column=None, mask_threshold=.5, ignore_label=None, empty_score=1.0, **kwargs):
+            super().__init__(**kwargs)
+            self.metric, self.of_dice = metric, isinstance(summary_column(metric), str)
+            self.mask_options = {"labels": labels, "mask_threshold": mask_threshold, "ignore_label": ignore_label,
+                                 "empty_score": empty_score}
+            scored = {"threshold": threshold, "score_type": score_type, "pos_label": pos_label, "labels": labels,
+                      "score_column": score_column}
+            self.options = {"bins": bins, "unknown": unknown, **({} if self.of_dice else scored)}
+            self.warnings = []
+            for name in STATES: self.add_state(name, default=[], dist_reduce_fx="cat")
+        def _sync_dist(self, *args, **kwargs):
+            # a process without a sample has a say too
+            for name, dtype in STATES.items(): getattr(self, name).append(torch.zeros(0, dtype=dtype, device=self.device))
+            super()._sync_dist(*args, **kwargs)
+        @property
+        def higher_is_better(self): return rises(self.metric)
+        def update(self, preds, target=None, groups=None, index=None):
+            "Scores, labels and groups of a batch (masks or values for a Dice number); samples whose `index` was seen count once."
+            _add(self, preds, target, groups, index)
+        def compute(self):
+            "The number, on all samples of all processes; NaN where it is not defined."
+            real = torch.float32 if self.device.type == "mps" else torch.float64
+            return torch.as_tensor(_result(self), dtype=real, device=self.device)
+
+    FairnessState.__qualname__ = "FairnessState"                             # where `__getattr__` offers it to pickle
+    return FairnessState
+
+def __getattr__(name):
+    "The class under the name by which pickle looks for it."
+    if name == "FairnessState": return metric_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+# %% ../../nbs/34_train.metric.ipynb #c028
 class _Lazy(type):
     def __call__(cls, *args, **kwargs): return metric_class()(*args, **kwargs)
     def __instancecheck__(cls, x): return isinstance(x, metric_class())
 
 class FairnessMetric(metaclass=_Lazy):
-    """Any number of a report's summary for torchmetrics: `auc-gap`, `worst-auc`, `eod`, `eo`, `ppv-gap`, `delta_dice`, … with `update(preds, target, groups)`, `compute`, `reset`. Options as in `evaluate`
-    (`threshold`, `bins` for a continuous attribute, `unknown`, `score_type`, `pos_label`, …) or, for Dice of masks, `labels`, `mask_threshold`, `ignore_label`, `empty_score`; what else is given goes to torchmetrics."""
+    """Any number of a report's summary for torchmetrics: `auc-gap`, `worst-auc`, `eod`, `eo`, `ppv-gap`, `delta_dice`, … with
+    `update(preds, target, groups)`, `compute`, `reset`. Options as in `evaluate` (`threshold`, `bins` for a continuous attribute,
+    `unknown`, `score_type`, `pos_label`, …) or, for Dice of masks, `labels`, `mask_threshold`, `ignore_label`, `empty_score`; what else
+    is given goes to torchmetrics."""

@@ -34,9 +34,12 @@ def label_codes(data:Dataset) -> tuple[np.ndarray, tuple[str, ...]]:
     label, names = data.samples["label"], tuple(map(str, data.class_names))
     if pd.api.types.is_numeric_dtype(label): return label.to_numpy(np.int64), names
     codes = label.map({n: i for i, n in enumerate(names)})
-    if codes.isna().any(): raise InputError(f"{data.name}: the labels {some(sorted(set(label[codes.isna()])))} are not among the class names {some(names, 20)}")
+    if codes.isna().any():
+        raise InputError(f"{data.name}: the labels {some(sorted(set(label[codes.isna()])))} are not among the class names "
+                         f"{some(names, 20)}")
     return codes.to_numpy(np.int64), names
 
+# %% ../../nbs/40_usages.probe.ipynb #c013
 def bins_of(bins, attribute:str):
     "What `bins` says of one attribute; `None` where they are of others only."
     return ({attribute: bins[attribute]} if attribute in bins else None) if isinstance(bins, Mapping) else bins
@@ -46,11 +49,12 @@ def group_codes(data:Dataset, attribute:str|None, bins=None, notes:Notes|None=No
     if attribute is None: return Grouping("all", np.zeros(len(data), np.int64), ["all"], {})
     return groupings(data.samples[[attribute]], bins=bins_of(bins, attribute), notes=notes)[0]
 
+# %% ../../nbs/40_usages.probe.ipynb #c016
 def rows_of(data:Dataset) -> dict[str, np.ndarray]:
     "The rows of train, valid and test."
     return {s: np.flatnonzero((data.samples["split"] == s).to_numpy()) for s in ("train", "valid", "test")}
 
-# %% ../../nbs/40_usages.probe.ipynb #c013
+# %% ../../nbs/40_usages.probe.ipynb #c020
 @dataclass
 class Job:
     "What a usage gets: data, encoder, method, how to train, where the features are kept, and its own options."
@@ -87,6 +91,7 @@ class Job:
     @property
     def volumes(self) -> bool: return self.reader.kind == "slices"
 
+# %% ../../nbs/40_usages.probe.ipynb #c022
 @dataclass
 class Result:
     "What a usage gives: `predictions` of the validation and test rows, the training `curve`, `facts`, and the trained `state`."
@@ -95,12 +100,13 @@ class Result:
     facts: dict = field(default_factory=dict)
     state: dict = field(default_factory=dict)
 
-# %% ../../nbs/40_usages.probe.ipynb #c016
+# %% ../../nbs/40_usages.probe.ipynb #c025
 def attribute_columns(data:Dataset, attribute:str|None=None) -> list[str]:
     "The attributes, their groupings (`age_group`, `race_binary`), and the column of the run."
     named = [c for c in data.samples.columns if any(c == a or c in (f"{a}_group", f"{a}_binary") for a in data.attributes)]
     return list(dict.fromkeys([*named, *([attribute] if attribute else [])]))
 
+# %% ../../nbs/40_usages.probe.ipynb #c027
 def predictions_table(job:Job, rows, logits:torch.Tensor, split:str) -> pd.DataFrame:
     "The table of predictions for some rows."
     p = logits.double().softmax(1).numpy()
@@ -110,7 +116,7 @@ def predictions_table(job:Job, rows, logits:torch.Tensor, split:str) -> pd.DataF
     out = samples[["id", "patient", *attribute_columns(job.data, job.attribute)]].reset_index(drop=True)
     return out.assign(split=split, y_true=truth, **scores)
 
-# %% ../../nbs/40_usages.probe.ipynb #c020
+# %% ../../nbs/40_usages.probe.ipynb #c031
 def features_of(job:Job, what:str, splits=("train", "valid", "test")) -> tuple[Features, dict]:
     "Features of the splits' rows out of the cache, and the rows per split that could be read."
     used = np.unique(np.concatenate([job.rows[s] for s in splits]).astype(np.int64))
@@ -122,19 +128,25 @@ def part_of(job:Job, x, rows) -> Part:
     "Rows of the features with their labels and groups."
     return Part(x, torch.from_numpy(job.y[rows]), torch.from_numpy(job.group.codes[rows].astype(np.int64)))
 
+# %% ../../nbs/40_usages.probe.ipynb #c034
 def restore(model, state:dict):
     "Put a trained state into a model, all of it."
     wanted = own_state(model)
-    if set(wanted) != set(state) or any(state[k].shape != v.shape for k, v in wanted.items()): raise InputError("the trained state is of another usage, method or model; train again without --test_mode")
+    if set(wanted) != set(state) or any(state[k].shape != v.shape for k, v in wanted.items()):
+        raise InputError("the trained state is of another usage, method or model; train again without --test_mode")
     model.load_state_dict(state, strict=False)
 
+# %% ../../nbs/40_usages.probe.ipynb #c036
 def finish(job:Job, model:Classifier, parts:dict, rows:dict, trains:bool=True, **facts) -> Result:
     "Train on the parts (or restore a state), predict valid and test."
     curve = None
     if job.state is not None: restore(model, job.state)
-    elif trains: curve = fit(model, job.method, parts["train"], parts.get("valid"), job.how, classes=len(job.classes), device=job.device, checkpoint=job.checkpoint, key=job.key, say=job.say, track=job.track, team=job.team)
+    elif trains:
+        curve = fit(model, job.method, parts["train"], parts.get("valid"), job.how, classes=len(job.classes), device=job.device,
+                    checkpoint=job.checkpoint, key=job.key, say=job.say, track=job.track, team=job.team)
     model = model.to(job.device)
-    tables = [predictions_table(job, rows[s], predict(model, job.method, parts[s], job.device, team=job.team), s) for s in ("valid", "test") if len(rows[s])]
+    def table(s): return predictions_table(job, rows[s], predict(model, job.method, parts[s], job.device, team=job.team), s)
+    tables = [table(s) for s in ("valid", "test") if len(rows[s])]
     counts = {f"{s} samples": int(len(r)) for s, r in rows.items()}
     return Result(pd.concat(tables, ignore_index=True), curve, counts | facts, own_state(model))
 
@@ -147,16 +159,17 @@ def run_on_features(job:Job, what:str, build:Callable, trains:bool=True) -> Resu
         model, facts = build(job, f, parts.get("train"))
     return finish(job, model, parts, rows, trains, **facts)
 
-# %% ../../nbs/40_usages.probe.ipynb #c022
+# %% ../../nbs/40_usages.probe.ipynb #c041
 class Standardize(nn.Module):
     "(x − mean)/std by feature, of the training split; a constant feature becomes 0."
     def __init__(self, x:torch.Tensor):
         super().__init__()
         std, mean = torch.std_mean(x.double(), 0, correction=0)
-        self.register_buffer("mean", mean.float()); self.register_buffer("scale", torch.where(std > 1e-12, 1/std.clamp_min(1e-12), 0.0).float())
+        self.register_buffer("mean", mean.float())
+        self.register_buffer("scale", torch.where(std > 1e-12, 1/std.clamp_min(1e-12), 0.0).float())
     def forward(self, x): return (x - self.mean)*self.scale
 
-# %% ../../nbs/40_usages.probe.ipynb #c024
+# %% ../../nbs/40_usages.probe.ipynb #c043
 def linear_head(job:Job, dim:int) -> nn.Linear:
     "The linear layer on top of a representation."
     head = nn.Linear(dim, job.method.outputs(len(job.classes)))
@@ -168,14 +181,18 @@ def build_probe(job:Job, f:Features, train:Part) -> tuple[Classifier, dict]:
     flat = train.x.x[train.x.real] if isinstance(train.x, Stack) else train.x
     dim, hidden = f.shape[0], job.method.hidden
     body = [Standardize(flat)] if job.standardize else []
-    if hidden: body += [nn.Linear(dim, hidden), nn.ReLU()]; job.notes.add(f"{job.method.name} needs a representation that it can change: the probe has a hidden layer of {hidden}")
-    return Classifier(nn.Sequential(*body), linear_head(job, hidden or dim), hidden or dim, job.pool and job.pool(hidden or dim)), {"features": dim, "standardized": job.standardize, "hidden": hidden}
+    if hidden:
+        body += [nn.Linear(dim, hidden), nn.ReLU()]
+        job.notes.add(f"{job.method.name} needs a representation that it can change: the probe has a hidden layer of {hidden}")
+    width = hidden or dim
+    model = Classifier(nn.Sequential(*body), linear_head(job, width), width, job.pool and job.pool(width))
+    return model, {"features": dim, "standardized": job.standardize, "hidden": hidden}
 
 def linear_probe(job:Job) -> Result:
     "Usage `lp`: a linear layer on the frozen encoder's features."
     return run_on_features(job, "features", build_probe)
 
-# %% ../../nbs/40_usages.probe.ipynb #c034
+# %% ../../nbs/40_usages.probe.ipynb #c053
 @dataclass(frozen=True)
 class Usage:
     "One way to use a foundation model: its function (`Job` → `Result`) and what it needs and does."
