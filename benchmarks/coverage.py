@@ -1,8 +1,9 @@
 """Do the intervals cover, do the tests hold, is the gap de-biased? Simulations with known truth.
 
-    python benchmarks/coverage.py [intervals calibration tests gaps paired] [--reps 1000] [--seed 0] [--save benchmarks/coverage.csv]
+    python benchmarks/coverage.py [intervals calibration dice tests gaps paired] [--reps 1000] [--seed 0] [--n_jobs 2] [--save benchmarks/coverage.csv]
 
-intervals    95 % intervals of differences between groups: AUC, TPR, accuracy, F1, Brier score, cross-entropy, Dice   (93-97 %)
+intervals    95 % intervals of differences between groups: AUC, TPR, accuracy, F1, Brier score, cross-entropy         (93-97 %)
+dice         the same for Dice                                                                                     (93-97 %)
 calibration  the same for calibration errors, slope, intercept and average precision                                  (conservative near zero)
 tests        how often the permutation tests reject when nothing is there but prevalence and sizes                    (4-6 %)
 gaps         bias of the raw and of the de-biased gap, and coverage of the interval of the gap
@@ -12,6 +13,8 @@ Groups of 50 to 2,000, two to five of them, prevalence 0.05 to 0.5, with and wit
 """
 import argparse
 import csv
+import functools
+import multiprocessing
 import time
 import warnings
 from dataclasses import dataclass
@@ -157,7 +160,7 @@ NULL = {       # (n, prevalence) by group, images per patient: AUC, TPR, TNR and
 }
 
 
-def rejections(groups, images, metrics, reps, draws=199, seed=0):
+def rejections(groups, images, metrics, reps, draws=999, seed=0):
     "metric -> share of true nulls rejected at 5 %: (of pairs, of 'all equal'). The threshold stands where TPR = TNR, so accuracy does not depend on prevalence."
     rng, out, k = np.random.default_rng(seed), {m: ([], []) for m in metrics}, len(groups)
     mu = ndtri(.8) * np.sqrt(2)
@@ -249,16 +252,10 @@ def is_said(groups, images, metric, audits=12, seed=1):
         (c, patients), notes = compared(groups, rng, images), Notes()
         uncertainty(c, metric, n_resamples=0, clusters=patients, notes=notes)
         heard += any(metric in n and ("small groups" in n or "fewer than" in n or "no larger than noise" in n) for n in notes)
-    return heard / audits
+    return round(heard / audits, 2)
 
 
-def rows_of(part, found, whats, said=None):
-    "Long rows: part, scenario, metric, what, percent, and (where an interval misses 93-97 %) in how many of a few reports a note says why."
-    for name, r in found:
-        for m, values in r.items():
-            for what, v in zip(whats, np.ravel(values)):
-                out = not 92.5 <= 100 * v <= 97.5
-                yield part, name, m, what, round(100 * float(v), 1), said(name, m) if said and what == "differences" and out and np.isfinite(v) else ""
+def off(what, share): return what in ("groups", "differences") and np.isfinite(share) and not .93 <= round(share, 3) <= .97
 
 
 def save(path, rows, reps):
@@ -269,45 +266,44 @@ def save(path, rows, reps):
     with open(path, "w", newline="") as f: csv.writer(f, lineterminator="\n").writerows([("part", "scenario", "metric", "what", "percent", "said", "audits"), *(r for r in old if r[0] not in parts), *rows])
 
 
-def table(name, columns, rows):
-    print(f"\n{name}\n" + " " * 30 + "".join(f"{c:>19}" for c in columns), flush=True)
-    for label, values in rows: print(f"{label:30}" + "".join(f"{v:>19}" for v in values), flush=True)
+BINNED, RANKED = ["ece", "ece01", "ce_debiased", "cal_slope", "cal_intercept", "ap"], ["auc", "tpr", "acc", "f1", "brier", "bce"]
+PARTS = {       # name -> title, scenarios, metrics, what is said of each, `metric -> shares` of one scenario
+    "intervals": ("% of 95 % intervals that cover", SCENARIOS, RANKED, ("groups", "differences"), lambda s, metrics, reps, seed: coverage(*s, metrics, reps, seed)),
+    "dice": ("% of 95 % intervals of differences in Dice that cover", DICE, ["dice"], ("differences",), lambda s, metrics, reps, seed: {"dice": dice_coverage(*s, reps, seed)}),
+    "calibration": ("% of 95 % intervals that cover", SCENARIOS, BINNED, ("groups", "differences"), lambda s, metrics, reps, seed: coverage(*s, metrics, reps, seed)),
+    "tests": ("% of true nulls rejected at 5 %", NULL, ["auc", "tpr", "tnr", "acc"], ("pairs", "all equal"), lambda s, metrics, reps, seed: rejections(*s, metrics, reps, seed=seed)),
+    "gaps": ("bias of the gap in AUC (%), coverage of its interval (%)", GAPS, ["auc"], ("bias of the raw gap", "bias of the de-biased gap", "interval of the gap"), lambda s, metrics, reps, seed: {"auc": gaps(s, reps, seed=seed)}),
+    "paired": ("% of 95 % intervals of B - A that cover; % that leave out zero", PAIRED, ["auc", "tpr", "acc", "brier", "eod"], ("groups", "gap", "leaves out zero"), lambda s, metrics, reps, seed: paired(*s[:2], reps, metrics, s[2], seed=seed)),
+}
+
+
+def scenario(part, reps, seed, name):
+    "The rows of one scenario: part, scenario, metric, what, per cent, and (where intervals miss 93-97 %) in how many of a few reports a note says why."
+    warnings.simplefilter("ignore", FairnessWarning)
+    _, scenarios, metrics, whats, of = PARTS[part]
+    found = of(scenarios[name], metrics, reps, seed)
+    said = lambda m, what, share: is_said(*scenarios[name], m) if scenarios is SCENARIOS and off(what, share) else ""
+    return [(part, name, m, what, round(100 * float(share), 1), said(m, what, share)) for m in metrics for what, share in zip(whats, np.ravel(found[m]))]
 
 
 def main():
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("parts", nargs="*", default=["intervals", "tests", "gaps"])
+    cli.add_argument("parts", nargs="*", default=["intervals", "dice", "tests", "gaps"])
     cli.add_argument("--reps", type=int, default=1000)
     cli.add_argument("--seed", type=int, default=0)
+    cli.add_argument("--n_jobs", type=int, default=1)
     cli.add_argument("--save", metavar="CSV", help="also write the results there, such as benchmarks/coverage.csv, from which the uncertainty chapter takes its table")
-    args = cli.parse_args()
-    warnings.simplefilter("ignore", FairnessWarning)
-    start, two = time.time(), lambda pair: f"{100 * pair[0]:.1f} / {100 * pair[1]:.1f}"
-    keep = lambda part, found, whats, said=None: save(args.save, [*rows_of(part, found, whats, said)], args.reps) if args.save else None
-    said = lambda name, m: round(is_said(*SCENARIOS[name], m), 2)
-    for part, metrics in (("intervals", ["auc", "tpr", "acc", "f1", "brier", "bce"]), ("calibration", ["ece", "ece01", "ce_debiased", "cal_slope", "cal_intercept", "ap"])):
-        if part in args.parts:
-            found = [(name, coverage(*s, metrics, args.reps, args.seed)) for name, s in SCENARIOS.items()]
-            table(f"{part}: % of 95 % intervals that cover, of groups / of differences", metrics, ((name, [two(r[m]) for m in metrics]) for name, r in found))
-            keep(part, found, ("groups", "differences"), said)
-    if "intervals" in args.parts:
-        found = [(name, {"dice": [dice_coverage(*s, args.reps, args.seed)]}) for name, s in DICE.items()]
-        table("Dice: % of 95 % intervals of differences that cover", ["dice"], ((name, [f"{100 * r['dice'][0]:.1f}"]) for name, r in found))
-        keep("dice", found, ("differences",))
-    if "tests" in args.parts:
-        metrics = ["auc", "tpr", "tnr", "acc"]
-        found = [(name, rejections(*s, metrics, args.reps, seed=args.seed)) for name, s in NULL.items()]
-        table("tests: % of true nulls rejected at 5 %, of pairs / of 'all equal'", metrics, ((name, [two(r[m]) for m in metrics]) for name, r in found))
-        keep("tests", found, ("pairs", "all equal"))
-    if "gaps" in args.parts:
-        found = [(name, {"auc": gaps(g, args.reps, seed=args.seed)}) for name, g in GAPS.items()]
-        table("gaps: bias of the AUC gap, coverage of its interval (%)", ["raw", "de-biased", "covers"], ((name, [f"{a:+.4f}", f"{b:+.4f}", f"{100 * h:.1f}"]) for name, r in found for a, b, h in [r["auc"]]))
-        keep("gaps", found, ("bias of the raw gap", "bias of the de-biased gap", "interval of the gap"))
-    if "paired" in args.parts:
-        metrics = ["auc", "tpr", "acc", "brier", "eod"]
-        found = [(name, paired(a, b, args.reps, metrics, images, seed=args.seed)) for name, (a, b, images) in PAIRED.items()]
-        table("paired: % of 95 % intervals of B - A that cover, of groups / of the gap (its interval leaves out zero)", metrics, ((name, [f"{100 * r[m][0]:.1f} / {100 * r[m][1]:.1f} ({100 * r[m][2]:.0f})" for m in metrics]) for name, r in found))
-        keep("paired", found, ("groups", "gap", "leaves out zero"))
+    args, start = cli.parse_args(), time.time()
+    for part in args.parts:
+        title, scenarios, metrics, whats, _ = PARTS[part]
+        print(f"\n{part}: {title}\n{' / '.join(whats)}\n" + " " * 30 + "".join(f"{m:>20}" for m in metrics), flush=True)
+        rows = []
+        with multiprocessing.Pool(args.n_jobs) as pool:
+            for mine in pool.imap(functools.partial(scenario, part, args.reps, args.seed), scenarios):
+                print(f"{mine[0][1]:30}" + "".join(f"{' / '.join(str(r[4]) for r in mine if r[2] == m):>20}" for m in metrics), flush=True)
+                rows += mine
+        if args.save: save(args.save, rows, args.reps)
     print(f"\n{time.time() - start:.0f} s")
+
 
 if __name__ == "__main__": main()

@@ -28,9 +28,9 @@ __all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'FINE', 'MIN_LABE
            'area_scale', 'area_limits', 'mean_limits', 'Columns', 'Linear', 'linear', 'touching', 'Estimate',
            'estimated', 'Scored', 'kish', 'rate_sums', 'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean',
            'mean_influence', 'delong_of_counts', 'level_counts', 'area', 'area_variance', 'order_of', 'area_influence',
-           'precision_influence', 'precision', 'slope_influence', 'slope', 'error_curve', 'calibration', 'reweigh',
-           'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest', 'split', 'RateShuffle',
-           'AreaShuffle', 'area_of_counts', 'MeanShuffle', 'UnitShuffle', 'mean_shuffle', 'area_shuffle',
+           'precision_influence', 'precision', 'slope_influence', 'slope', 'shrunken', 'error_curve', 'calibration',
+           'reweigh', 'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest', 'split',
+           'RateShuffle', 'AreaShuffle', 'area_of_counts', 'MeanShuffle', 'UnitShuffle', 'mean_shuffle', 'area_shuffle',
            'unit_shuffle', 'pooled_placements', 'shuffle_of', 'contrasts', 'reached', 'permutation_p', 'adjust',
            'together', 'together_p', 'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings', 'jobs_of',
            'part_in', 'cluster_codes', 'Uncertainty', 'gap_interval', 'family', 'combine', 'tell', 'uncertainty',
@@ -548,37 +548,57 @@ def slope(cols:Scored, metric:str) -> Estimate:
 
 # %% ../nbs/04_uncertainty.ipynb #c079
 def _folded(d, s):
-    "Mean and variance of |X| for X normal with mean d ≥ 0 and deviation s."
-    with np.errstate(all="ignore"): z = np.minimum(np.where(s > 0, d / np.where(s > 0, s, 1), np.inf), 1e100)      # its square is finite
-    m = s * math.sqrt(2 / math.pi) * np.exp(-z ** 2 / 2) + np.where(d > 0, d * (2 * _special().ndtr(z) - 1), 0)
-    return m, np.maximum(d * d + s * s - m * m, 0)
+    "Of |X|, X normal with mean d and deviation s: mean, variance, and what it takes over from X to first and to second order."
+    ndtr = _special().ndtr
+    with np.errstate(all="ignore"): z = np.clip(np.where(s > 0, d / np.where(s > 0, s, 1), np.sign(d) * 1e100), -1e100, 1e100)      # its square is finite
+    side, edge = 2 * ndtr(z) - 1, s * math.sqrt(2 / math.pi) * np.exp(-z ** 2 / 2)
+    m = edge + d * side
+    return m, np.maximum(d * d + s * s - m * m, 0), s * side, edge
 
+def _squared(d, s):
+    "The same of X²."
+    return d * d + s * s, 2 * s ** 4 + 4 * d * d * s * s, 2 * d * s, 2 * s * s
+
+# %% ../nbs/04_uncertainty.ipynb #c084
+def shrunken(x, variance):
+    "`x` drawn towards its weighted mean, as far as its `variance` explains its spread."
+    g = 1 / variance
+    centre, room = (g * x).sum() / g.sum(), g.sum() - (g * g).sum() / g.sum()
+    between = max(((g * (x - centre) ** 2).sum() - (len(x) - 1)) / room, 0) if room > 0 else 0
+    return centre + between / (between + variance) * (x - centre)
+
+# %% ../nbs/04_uncertainty.ipynb #c086
 _LAMBDA = np.sinh(np.linspace(0, 7, 141)) / 20
 _LAMBDA = np.concatenate([-_LAMBDA[:0:-1], _LAMBDA])
 
-def error_curve(n, p, y, root=False, deff=1.0) -> tuple:
-    "From bins with `n` samples, mean score `p` and share of positives `y`: true errors on a grid, and by how many standard errors the observed one exceeds what each would give. `root`: the root mean squared error instead of the mean absolute one."
+def error_curve(n, p, y, root=False, deff=1.0, inside=1.0) -> tuple:
+    "From bins with `n` samples, mean score `p` and share of positives `y`: true errors on a grid, and by how many standard errors the observed one exceeds what each would give. `root`: the root mean squared error instead of the mean absolute one. `deff`, `inside`: design effects of the mean residual and inside the bins."
     full = n > 0
     n, p, y = n[full], np.clip(p[full], 0, 1), y[full]
-    w, a, e = n / n.sum(), np.abs(_LAMBDA)[:, None], np.maximum(np.abs(p - y), 1e-6)
-    smooth = (y * n + 2 * p) / (n + 2)
-    share = np.clip(p + np.minimum(a, 1) * (smooth - p), 0, 1)
-    s2, s2_fair, total = share * (1 - share) * deff / n, p * (1 - p) * deff / n, n.sum() / deff
-    if root:
-        seen = (w * e ** 2).sum()
-        f, v = (w * (a * a * e * e + s2)).sum(1), (w ** 2 * (2 * s2 ** 2 + 4 * a * a * e * e * s2)).sum(1) + a[:, 0] ** 4 * ((w * e ** 4).sum() - seen ** 2) / total
-        fair, unit = (w * s2_fair).sum(), math.sqrt(seen)
-    else:
-        seen = (w * e).sum()
-        m, var = _folded(a * w * e, w * np.sqrt(s2))
-        f, v = m.sum(1), var.sum(1) + a[:, 0] ** 2 * max((w * e * e).sum() - seen ** 2, 0) / total
-        fair, unit = _folded(0 * w, w * np.sqrt(s2_fair))[0].sum(), seen
-    f = np.where(_LAMBDA >= 0, f, 2 * fair - f)
-    with np.errstate(invalid="ignore", divide="ignore"): return _LAMBDA * unit, np.minimum.accumulate(np.nan_to_num((seen - f) / np.sqrt(v), nan=0.0))
+    w, a, power, moments = n / n.sum(), np.abs(_LAMBDA)[:, None], 1 + root, _squared if root else _folded
+    power_mean = lambda e: (w * np.abs(e) ** power).sum()
+    smooth = (y * n + 1) / (n + 2)
+    e = shrunken(p - y, smooth * (1 - smooth) * inside / n)
+    e = np.copysign(np.maximum(np.abs(e), 1e-9), e)
+    seen = power_mean(np.maximum(np.abs(p - y), 1e-6)); e = e * (seen / power_mean(e)) ** (1 / power)
+    share = np.clip(p + np.minimum(a, 1) * ((y * n + 2 * p) / (n + 2) - p), 0, 1)
+    unit, v1, v0 = w ** (1 / power), share * (1 - share), p * (1 - p)
+    m, v, one, two = moments(unit * a * e, unit * np.sqrt(v1 * inside / n))
+    if root: v = v + (w * inside / n) ** 2 * v1 * (1 - 6 * v1) / n                   # where the outcome is rare, squares are wilder than those of normal residuals
+    rho, apart = _between_bins(w * np.sqrt(v0 / n), deff / inside), lambda c: c.sum(1) ** 2 - (c ** 2).sum(1)      # of all pairs of different bins
+    v = v.sum(1) + rho * apart(one) + rho ** 2 / 2 * apart(two) + a[:, 0] ** (2 * power) * max(power_mean(e * e) - seen ** 2, 0) * deff / n.sum()
+    m, fair = m.sum(1), moments(0 * w, unit * np.sqrt(v0 * inside / n))[0].sum()
+    f = np.where(_LAMBDA >= 0, m, 2 * fair - m)
+    with np.errstate(invalid="ignore", divide="ignore"): return _LAMBDA * seen ** (1 / power), np.minimum.accumulate(np.nan_to_num((seen - f) / np.sqrt(v), nan=0.0))
+
+def _between_bins(s, ratio):
+    "The correlation of bins with deviations `s` that makes the variance of their sum `ratio` times as large; 0 to 1."
+    own = (s ** 2).sum(); others = s.sum() ** 2 - own
+    return min((ratio - 1) * own / others, 1.0) if others > 0 else 0.0
 
 def _read(curve, z): return np.full(np.shape(z), np.nan) if curve is None else np.interp(-np.asarray(z), -curve[1], curve[0])
 
-# %% ../nbs/04_uncertainty.ipynb #c082
+# %% ../nbs/04_uncertainty.ipynb #c089
 def _own_range(g, bins=10):
     lo, hi = g.ends()
     edges = np.repeat(lo[:, None], bins + 1, 1)
@@ -598,13 +618,15 @@ def calibration(cols:Scored, metric:str) -> Estimate:
     "A calibration error in every column; bin edges are taken as given."
     value, curves, deff, rho = cols.values(metric), [], np.ones(cols.size), None
     if cols.designed and cols.c.q.prob is not None: deff, rho = _design_effect(cols, cols.c.q.prob - cols.c.q.y)
-    for (at, _), g in zip(cols.parts(), cols.groups):
+    for (at, codes), g in zip(cols.parts(), cols.groups):
         if cols.c.q.prob is None: curves += [None] * g.k; continue
-        n, pos, total = g.bin_sums(BIN_EDGES[metric](g))
+        edges = BIN_EDGES[metric](g)
+        n, pos, total = g.bin_sums(edges)
+        inside = _inside_bins(cols, codes, edges) if cols.designed else np.ones(g.k)
         for j, i in enumerate(range(at.start, at.stop)):
             with np.errstate(invalid="ignore", divide="ignore"): share, p, y = n[j] / n[j].sum(), total[j] / n[j], pos[j] / n[j]
             certain = value[i] < 1e-6 and not (np.nan_to_num(p * (1 - p)) > 1e-6).any()               # scores of 0 and 1 that are all right: no spread is no certainty
-            curves.append(None if np.isnan(value[i]) or certain or not np.isfinite(deff[i]) else error_curve(share * cols.count[i], p, y, metric == "ce_debiased", deff[i]))
+            curves.append(None if np.isnan(value[i]) or certain or not np.isfinite(deff[i]) else error_curve(share * cols.count[i], p, y, metric == "ce_debiased", max(deff[i], inside[j]), inside[j]))
     def limits(alpha, at):
         at, z, low, high = np.asarray(at), np.broadcast_to(critical(alpha), np.shape(at)), np.empty(np.shape(at)), np.empty(np.shape(at))
         for j in np.unique(at): low[at == j], high[at == j] = _read(curves[j], z[at == j]), _read(curves[j], -z[at == j])
@@ -617,7 +639,22 @@ def _design_effect(cols, x):
     m = linear(cols, parts)
     with np.errstate(invalid="ignore", divide="ignore"): return np.fmax(m.variance * cols.count / (cols.total(x * x) / cols.total() - mu ** 2), 1.0), m.rho
 
-# %% ../nbs/04_uncertainty.ipynb #c086
+def _inside_bins(cols, codes, edges):
+    "The same for the sums of residuals inside the bins (a, b] of `edges` (columns, bins + 1), which are taken together."
+    on, (k, bins) = codes >= 0, (len(edges), edges.shape[1] - 1)
+    code, p, y, w = codes[on], cols.c.q.prob[on], cols.c.q.y[on], np.ones(on.sum()) if cols.weight is None else cols.weight[on]
+    cell = code * bins + sum((p > edges[code, j] for j in range(1, bins)), np.zeros(len(p), np.intp))
+    sums = lambda x, at=cell: np.bincount(at, weights=x, minlength=k * bins)
+    unit, of = (cell, np.arange(len(cell))) if cols.clusters is None else np.unique(cols.clusters[on] * (k * bins) + cell, return_inverse=True)
+    unit = unit % (k * bins)                                                      # the bin of each unit: a patient's samples in it, or a sample
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r, n, m = (p - y) - (sums(w * (p - y)) / sums(w))[cell], sums(None), sums(None, unit)
+        ours = np.where(m > 1, sums(np.bincount(of, weights=w * r) ** 2, unit) * m / (m - 1), 0)
+        alone = np.where(m > 1, sums(w * r * r) * n / (n - 1), 0)
+        each = np.bincount(code, weights=w, minlength=k) / np.bincount(code, minlength=k)             # the mean weight of a column
+        return np.fmax(ours.reshape(k, bins).sum(1) / (alone.reshape(k, bins).sum(1) * each), 1.0)
+
+# %% ../nbs/04_uncertainty.ipynb #c096
 def reweigh(g:Groups, order, w):
     "Give the sorted samples of `g` new weights, in place."
     g._weigh(w[order])
@@ -653,7 +690,7 @@ def _own(g):
     g = copy.copy(g); g.r = copy.copy(g.r)
     return g
 
-# %% ../nbs/04_uncertainty.ipynb #c087
+# %% ../nbs/04_uncertainty.ipynb #c097
 BLOCK = 100      # draws per task
 
 def spread_over(function, tasks, n_jobs):
@@ -695,7 +732,7 @@ def resampled(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int
     else: limits = lambda alpha, at: mean_limits(p[at], V[at], 0 * V[at], critical(alpha))
     return estimated(cols, metric, p, limits, f"bootstrap ({draws:,} draws)", None, rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c093
+# %% ../nbs/04_uncertainty.ipynb #c103
 METHODS = {"auc": area, **dict.fromkeys(RATES, rate), "bce": mean, "brier": mean, "ap": precision, "cal_slope": slope, "cal_intercept": slope, **dict.fromkeys(BIN_EDGES, calibration)}
 INFLUENCES = {"auc": area_influence, **dict.fromkeys(RATES, rate_influence), "bce": mean_influence, "brier": mean_influence, "ap": precision_influence, "cal_slope": slope_influence, "cal_intercept": slope_influence}
 
@@ -704,7 +741,7 @@ def estimate(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=
     method = METHODS.get(metric_parts(metric).name)
     return method(cols, metric_parts(metric).name) if method else resampled(cols, metric_parts(metric).name, draws, entropy, n_jobs)
 
-# %% ../nbs/04_uncertainty.ipynb #c097
+# %% ../nbs/04_uncertainty.ipynb #c107
 LEVELS = 64
 
 def with_rest(x):
@@ -721,7 +758,7 @@ def split(rng, cells, sizes, B:int):
     out[:, -1] = rest
     return out.astype(float)
 
-# %% ../nbs/04_uncertainty.ipynb #c100
+# %% ../nbs/04_uncertainty.ipynb #c110
 @dataclass
 class RateShuffle:
     "Successes shuffled over the trials of all groups."
@@ -762,7 +799,7 @@ class MeanShuffle:
     def seen(self): return self.stats(self.counts[None])
     def draw(self, rng, B): return self.stats(split(rng, self.counts.sum(0), self.counts.sum(1).astype(np.int64), B))
 
-# %% ../nbs/04_uncertainty.ipynb #c104
+# %% ../nbs/04_uncertainty.ipynb #c114
 @dataclass
 class UnitShuffle:
     "Whole units shuffled within strata; `sums` (units, …) hold what the statistics are made of."
@@ -806,7 +843,7 @@ def _area_stats(x, units, fixed):
 
 UNIT_STATS = {"rate": functools.partial(_ratio_stats, least=True), "mean": _ratio_stats, "area": _area_stats}
 
-# %% ../nbs/04_uncertainty.ipynb #c107
+# %% ../nbs/04_uncertainty.ipynb #c117
 def mean_shuffle(cols, x):
     "Values `x` by level: each its own in short data, else about `LEVELS`, fine where many samples are and where they are far from the mean."
     v, codes = x[cols.known], cols.codes[cols.known]
@@ -846,7 +883,7 @@ def pooled_placements(cols):
     v10[order[at]], v01[order[neg]] = below / w[neg].sum(), above / w[at].sum()
     return v10, v01, float((below / w[neg].sum() * w[at]).sum() / w[at].sum())
 
-# %% ../nbs/04_uncertainty.ipynb #c108
+# %% ../nbs/04_uncertainty.ipynb #c118
 def shuffle_of(cols:Scored, metric:str, e:Estimate):
     "What to shuffle for a metric, or `None` when it is tested by its intervals."
     if not len(cols.pairs) or cols.crossed or np.isnan(e.value[:cols.k]).all(): return None
@@ -854,7 +891,7 @@ def shuffle_of(cols:Scored, metric:str, e:Estimate):
     if metric in ("bce", "brier"): return unit_shuffle(cols, metric, losses(cols, metric)) if cols.designed else mean_shuffle(cols, losses(cols, metric))
     if metric in RATES: return unit_shuffle(cols, metric) if cols.designed else RateShuffle(*(v[:cols.k] for v in rate_sums(cols, metric)))
 
-# %% ../nbs/04_uncertainty.ipynb #c111
+# %% ../nbs/04_uncertainty.ipynb #c121
 def contrasts(value, variance, pairs, take):
     "|T| of every pair (B, pairs), and Q (B,) of the groups that `take` part."
     a, b = pairs.T; k = len(take)
@@ -891,7 +928,7 @@ def permutation_p(jobs:dict, draws:int, least:float=1.0, entropy:int=0, n_jobs:i
 
 MOST_DRAWS = 20_000
 
-# %% ../nbs/04_uncertainty.ipynb #c117
+# %% ../nbs/04_uncertainty.ipynb #c127
 def _holm(p): return np.minimum(np.maximum.accumulate(p * np.arange(len(p), 0, -1)), 1)
 def _bh(p): return np.minimum(np.minimum.accumulate((p * len(p) / np.arange(1, len(p) + 1))[::-1])[::-1], 1)
 
@@ -905,7 +942,7 @@ def adjust(p, method:str="holm"):
     out[order] = CORRECTIONS[method](p[order])
     return out
 
-# %% ../nbs/04_uncertainty.ipynb #c121
+# %% ../nbs/04_uncertainty.ipynb #c131
 @functools.lru_cache(None)
 def _range_grid(K):
     "Quantiles and probabilities of the range of `K` independent standard normals."
@@ -925,7 +962,7 @@ def together_p(p, K:int):
     q, cdf = _range_grid(max(K, 2))
     return p if K < 3 else float(np.clip(1 - np.interp(math.sqrt(2) * critical(max(p, 1e-14)), q, cdf), 0, 1))
 
-# %% ../nbs/04_uncertainty.ipynb #c126
+# %% ../nbs/04_uncertainty.ipynb #c136
 @functools.lru_cache(None)
 def _noise(K):
     half = np.random.default_rng(0).standard_normal((2000, K))
@@ -956,19 +993,19 @@ def debiased_gap(values, errors) -> tuple:
     short = max(noise - gap, 0) * min(1, (len(values) - 1) ** 2 / 5) if np.ptp(calm) == 0 else 0
     return gap - (float(_mean_range(calm, errors)) - float(np.ptp(calm))) - short, noise
 
-# %% ../nbs/04_uncertainty.ipynb #c132
+# %% ../nbs/04_uncertainty.ipynb #c142
 def detectable(error, alpha:float=0.05, power:float=0.8):
     "The true difference that a two-sided test at level `alpha` finds with probability `power`, when its standard error is `error`."
     return (critical(alpha) + _special().ndtri(power)) * np.asarray(error)
 
-# %% ../nbs/04_uncertainty.ipynb #c135
+# %% ../nbs/04_uncertainty.ipynb #c145
 def verdicts(low, high, p_adjusted, alpha:float, tolerance=None):
     "`alike` (interval within ± tolerance), `different` (interval excludes 0 and adjusted p ≤ alpha), or `cannot say`, per difference."
     low, high, p = (np.asarray(x, float) for x in (low, high, p_adjusted))
     tol = np.full(low.shape, np.nan) if tolerance is None else np.broadcast_to(np.asarray(tolerance, float), low.shape)
     return np.select([(low > -tol) & (high < tol), ((low > 0) | (high < 0)) & ~(p > alpha)], ["alike", "different"], "cannot say")
 
-# %% ../nbs/04_uncertainty.ipynb #c139
+# %% ../nbs/04_uncertainty.ipynb #c149
 @dataclass
 class Job:
     "One metric of one attribute: where it is asked, the estimate, what to shuffle, and which groups take part in the gap."
@@ -1012,7 +1049,7 @@ class Settings:
             if t is not None and not (isinstance(t, (int, float, np.number)) and 0 < t < np.inf): raise InputError(f"tolerance={t!r} is no difference that could be ignored; give a positive number, or one per metric such as {{'auc': 0.05}}")
         return self
 
-# %% ../nbs/04_uncertainty.ipynb #c141
+# %% ../nbs/04_uncertainty.ipynb #c151
 def jobs_of(c:Comparison, metrics, how:Settings, clusters=None) -> list:
     "A `Job` per metric of a comparison."
     if not c.groups.count.sum(): return []                                       # nobody's group is known
@@ -1036,7 +1073,7 @@ def cluster_codes(clusters, n:int):
     if (codes < 0).any(): raise InputError(f"clusters: {plural(int((codes < 0).sum()), 'sample')} without a patient (row {some(np.flatnonzero(codes < 0).tolist())}); give each a name of its own, or leave these rows out")
     return codes
 
-# %% ../nbs/04_uncertainty.ipynb #c144
+# %% ../nbs/04_uncertainty.ipynb #c154
 @dataclass(repr=False)
 class Uncertainty:
     """`intervals` (a row per attribute, metric and group), `pairwise` (per pair of groups, and each group against the rest), `tests` (all groups equal?) and
@@ -1072,7 +1109,7 @@ def _test_row(j, how, p):
     least = np.nanmin(e.p_values()[rows])
     return row | {"statistic": float(critical(max(least, 1e-15))), "p_value": together_p(least, k)}
 
-# %% ../nbs/04_uncertainty.ipynb #c145
+# %% ../nbs/04_uncertainty.ipynb #c155
 def gap_interval(e:Estimate, take, alpha:float) -> tuple:
     "`(low, high)` of largest − smallest among the groups that `take` part, from all their differences together."
     (a, b), k = e.pairs.T, len(take)
@@ -1098,7 +1135,7 @@ def _eod_row(tpr, tnr, how):
     score = lambda x, y: 1 - (x + y) / 2
     return a | {"metric": "eod", "n_groups": min(a["n_groups"], b["n_groups"]), **{c: score(a[c], b[c]) for c in ("gap", "gap_debiased", "noise")}, "low": score(ha, hb), "high": score(la, lb), "detectable": np.nan, "smallest": None, "largest": None}
 
-# %% ../nbs/04_uncertainty.ipynb #c147
+# %% ../nbs/04_uncertainty.ipynb #c157
 KEYS = ["target", "attribute", "metric"]
 
 FAMILIES = {"differences between two groups": False, "differences of a group from the rest": True}
@@ -1153,7 +1190,7 @@ def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
 
 def _sibling(jobs, j, metric): return next((x for x in jobs if x.cols is j.cols and x.estimate.metric == metric), None)
 
-# %% ../nbs/04_uncertainty.ipynb #c149
+# %% ../nbs/04_uncertainty.ipynb #c159
 SAID, SMALL = 6, 100       # groups named in one sentence; samples below which a group is called small
 SHORT = [(2, 5, ("auc",), "can have an interval that is too short (91 % instead of 95 %)"), (0, MIN_LABELS, ("ap", "cal_slope", "cal_intercept"), "has no interval"), (0, MIN_LABELS, ("bce", "brier"), "can have an interval that is too short (92 % instead of 95 %)"),
          (MIN_LABELS, 3 * MIN_LABELS, ("ap",), "can have an interval that is too short (92 % instead of 95 %)")]
@@ -1188,7 +1225,7 @@ def _small(where, jobs, how):
         finds = "" if rest is None or np.isnan(error[g] + error[rest]) else f", a difference from the rest shows from {detectable(np.hypot(error[g], error[rest]), how.alpha):.2g}"
         yield f"{where} {cols.group_names[g]!r} ({size}): {e.metric} " + ("has no interval" if np.isnan(low[g]) else f"lies between {low[g]:.2f} and {high[g]:.2f}{finds}")
 
-# %% ../nbs/04_uncertainty.ipynb #c151
+# %% ../nbs/04_uncertainty.ipynb #c161
 def uncertainty(
     comparisons,                    # a `Comparison`, or several (attributes, questions) that are corrected together
     metrics=PUBLISHED,              # of `METRICS`, by name
@@ -1212,7 +1249,7 @@ def uncertainty(
     codes = cluster_codes(clusters, sizes.pop())
     return _answer([j for c in each for j in jobs_of(c, dict.fromkeys(names), how, codes)], how, notes)
 
-# %% ../nbs/04_uncertainty.ipynb #c183
+# %% ../nbs/04_uncertainty.ipynb #c193
 BOUNDS = {"dice": (0, 1), "iou": (0, 1), "nsd": (0, 1), "hd95": (0, np.inf), "asd": (0, np.inf)}
 
 def _nested(values) -> dict:
@@ -1244,7 +1281,7 @@ def _mean_job(target, metric, x, group, how, clusters):
     able = len(cols.pairs) and known.any() and not cols.crossed
     return Job(group.name, target, cols, e, None if not able else unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x), part_in(cols, e, how.alpha))
 
-# %% ../nbs/04_uncertainty.ipynb #c188
+# %% ../nbs/04_uncertainty.ipynb #c198
 class Accumulator:
     "Collects batches for `function(y_true, y_score, *, sensitive_features, **options)`, such as `auc_gap` or `evaluate`; `merge` adds what others collected. Needs no torch, takes tensors."
     def __init__(self, function:Callable, **options):

@@ -475,6 +475,11 @@ def test_calibration_intervals_cover_or_err_on_the_safe_side():
     for m, (single, difference) in coverage.coverage(*coverage.SCENARIOS["K=2 n=100 p=.1/.3"], list(BIN_EDGES), 100, seed=3).items(): assert single >= .89 and difference >= .9, m
 
 
+def test_calibration_intervals_of_single_groups_cover_when_patients_repeat():
+    found = coverage.coverage(*coverage.SCENARIOS["K=3 n=90-600, 3 images"], list(BIN_EDGES), 120, seed=3)
+    for m, (single, difference) in found.items(): assert single >= .9 and difference >= .92, m
+
+
 @pytest.mark.parametrize("name, metrics", [("n=100/400 p=.1/.4", ["auc", "tnr", "acc"]), ("n=150/600 p=.2/.5, 3 images", ["auc", "tpr", "acc"])])
 def test_true_nulls_are_rejected_as_often_as_promised(name, metrics):
     for m, (pairs, everyone) in coverage.rejections(*coverage.NULL[name], metrics, 250, draws=99, seed=3).items(): assert .01 <= pairs <= .09 and .01 <= everyone <= .09, m
