@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from .core import InputError, Notes, plural, require, some, unknown_name, write_
 from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS
 from .metrics import METRICS, Comparison, metric_parts
-from .plots import (NAMES, REST, Asked, clean, column_of, confidence_of, counts, dice_by_group, dice_by_size, differences, draw_calibration,
+from .plots import (NAMES, REST, Asked, Sheet, clean, column_of, confidence_of, counts, dice_by_group, dice_by_size, differences, draw_calibration,
                              draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers, pick, to_svg, tolerance_of, trade_off, units,
                              verdict_kind, words)
 from .report import FairnessReport, _assumptions, _behind, _cell, _headline, _plain, _shown
@@ -34,10 +34,9 @@ __all__ = ['FRAMES', 'TAGS', 'UNCLEAR', 'NO_INTERVALS', 'BY_CHANCE', 'RANGES', '
            'WHOLE', 'CAPTIONS', 'HEADINGS', 'SHORT', 'MOST_SHELVES', 'GROUPING', 'MOST_CURVES', 'CARD', 'TEMPLATES',
            'SETTINGS', 'PRINTED', 'SECTIONS', 'frames', 'numbers', 'fingerprint', 'Sentence', 'detectable_of',
            'headline_metrics', 'in_short', 'definitions', 'SimpleText', 'Cell', 'Table', 'cell', 'interval_lookup',
-           'groups_table', 'summary_table', 'frame_table', 'Picture', 'page_style', 'new_axes', 'Album', 'Shelf',
-           'overview', 'by_metric', 'Samples', 'comparisons', 'threshold_of', 'curves', 'card_fields', 'some_words',
-           'template', 'page_parts', 'script_json', 'facts', 'assumptions', 'smallest', 'to_html', 'page', 'tex',
-           'to_latex']
+           'groups_table', 'summary_table', 'frame_table', 'Picture', 'page_style', 'Album', 'Shelf', 'overview',
+           'by_metric', 'Samples', 'comparisons', 'threshold_of', 'curves', 'card_fields', 'some_words', 'template',
+           'page_parts', 'script_json', 'facts', 'assumptions', 'smallest', 'to_html', 'page', 'tex', 'to_latex']
 
 # %% ../nbs/07_html.ipynb #c007
 FRAMES = ("intervals", "tests", "pairwise", "gaps")
@@ -343,17 +342,13 @@ def page_style():
     own = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in ("backend", "backend_fallback", "interactive", "toolbar", "webagg.port", "date.epoch")}
     with matplotlib.rc_context({**own, "font.size": 11, "svg.fonttype": "none"}): yield
 
-def new_axes(width, height):
-    "Axes of a figure of the page."
-    return require("matplotlib.figure", "plots", why="the HTML report").Figure(figsize=(min(width, 4.7), height * 1.06), layout="constrained").subplots()
-
 # %% ../nbs/07_html.ipynb #c056
 class Album:
-    "Draws pictures and numbers them."
-    def __init__(self): self.n, self.markup = 0, require("markupsafe", "plots", why="the HTML report").Markup
+    "Draws pictures and numbers them; those of matplotlib in `page_style`."
+    def __init__(self, style=nullcontext): self.n, self.style, self.markup = 0, style, require("markupsafe", "plots", why="the HTML report").Markup
     def add(self, draw, *args, title, caption="", **kw) -> Picture:
         self.n += 1
-        with page_style(): svg = to_svg(draw(*args, ax=new_axes, **kw), title, caption or title, f"p{self.n}")
+        with self.style(): svg = to_svg(draw(*args, ax=Sheet, **kw), title, caption or title, f"p{self.n}")
         return Picture(self.markup(svg), caption)
 
 # %% ../nbs/07_html.ipynb #c059

@@ -7,14 +7,17 @@ Docs: https://fairmedfm.github.io/fairmedfm/plots.html.md"""
 # %% ../nbs/06_plots.ipynb #c003
 from __future__ import annotations
 
+import html
 import io
 import math
 import re
 import textwrap
+import unicodedata
 import warnings
 import xml.etree.ElementTree as ET
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -27,14 +30,15 @@ from .metrics import Comparison, compare_groups, metric_parts
 from .uncertainty import REST, wilson
 
 # %% auto #0
-__all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'NAMES', 'PREFIXES', 'WORDS', 'DIRECTION',
-           'VERDICTS', 'MANY', 'ODDS', 'KINDS', 'OF_SCORES', 'VARIABLES', 'Look', 'look', 'clean', 'short',
-           'short_names', 'in_line', 'Rows', 'column_of', 'words', 'pick', 'group_numbers', 'confidence_of', 'forest',
-           'pair_numbers', 'verdict_kind', 'differences', 'tolerance_of', 'counts', 'Asked', 'units', 'asked',
-           'roc_points', 'pr_points', 'named_few', 'roc_by_group', 'draw_roc', 'pr_by_group', 'draw_pr',
-           'calibration_points', 'calibration_by_group', 'draw_calibration', 'score_histograms', 'draw_histograms',
-           'dice_by_group', 'dice_of', 'dice_by_size', 'trade_off_table', 'pareto', 'trade_off', 'gaps', 'plot',
-           'to_svg']
+__all__ = ['INK', 'MUTED', 'RULE', 'BAND', 'PAPER', 'HUES', 'DASHES', 'MARKS', 'VARIABLES', 'SMALL', 'MEDIUM', 'TINY', 'EDGE',
+           'LINE', 'NAMES', 'PREFIXES', 'WORDS', 'DIRECTION', 'VERDICTS', 'MANY', 'ODDS', 'KINDS', 'OF_SCORES', 'Look',
+           'look', 'clean', 'short', 'short_names', 'in_line', 'text_width', 'wrapped', 'even_ticks', 'log_ticks',
+           'tick_labels', 'css', 'shape', 'tag', 'Mark', 'Axis', 'Drawing', 'Sheet', 'Room', 'Rows', 'column_of',
+           'words', 'pick', 'group_numbers', 'confidence_of', 'forest', 'pair_numbers', 'verdict_kind', 'differences',
+           'tolerance_of', 'counts', 'Asked', 'units', 'asked', 'roc_points', 'pr_points', 'named_few', 'roc_by_group',
+           'draw_roc', 'pr_by_group', 'draw_pr', 'calibration_points', 'calibration_by_group', 'draw_calibration',
+           'score_histograms', 'draw_histograms', 'dice_by_group', 'dice_of', 'dice_by_size', 'trade_off_table',
+           'pareto', 'trade_off', 'gaps', 'plot', 'to_svg']
 
 # %% ../nbs/06_plots.ipynb #c007
 INK, MUTED, RULE, BAND, PAPER = "#1b1e23", "#5d646e", "#c9ced6", "#e4e8ee", "#fffffe"
@@ -78,6 +82,322 @@ def in_line(names, width:int=30) -> list:
     return [" ".join(s) for s in short_names(names, width, 1)]
 
 # %% ../nbs/06_plots.ipynb #c015
+VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}         # the page's names for colours
+
+# %% ../nbs/06_plots.ipynb #c017
+SMALL, MEDIUM, TINY = 9.2, 11, 7.7                                                     # sizes of text in points
+_WIDTHS = {c: w for w, letters in ((.3, "'IJijl"), (.35, " ,-./:;\\f|·’‘"), (.4, "!()[]rt"), (.45, "\""), (.5, "*_`–"), (.55, "?Lcsz“”"), (.6, "FPTYakovxy"),
+           (.65, "$0123456789EKSbdeghnpqu{}"), (.7, "ABCRVXZ"), (.75, "HNU"), (.8, "&DGOQ"), (.85, "#+<=>M^w~−±"), (.95, "%")) for c in letters}
+
+def text_width(text, size:float=SMALL, bold:bool=False) -> float:
+    "How wide a line of text is at most, in points: letters as wide as those of DejaVu Sans, full ones where a script is written in squares."
+    wide = lambda c: 0 if unicodedata.combining(c) else 1 if c.isascii() or unicodedata.east_asian_width(c) in "WFA" else .85
+    return size * (1.13 if bold else 1) * sum(_WIDTHS.get(c) or wide(c) for c in text)
+
+def wrapped(text, room:float, size:float=SMALL, bold:bool=False) -> list:
+    "A text as lines that are at most `room` points wide."
+    n = max(1, min(len(text), int(3.4 * room / size)))
+    while (lines := textwrap.wrap(text, n, break_on_hyphens=False)) and n > 1 and max(text_width(l, size, bold) for l in lines) > room: n -= 1
+    return lines
+
+# %% ../nbs/06_plots.ipynb #c021
+def even_ticks(low:float, high:float, most:int=6, whole:bool=False) -> np.ndarray:
+    "Round numbers from `low` to `high`, at most `most` steps."
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9)) if whole else next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * (1 - 1e-9))
+    step = max(step, 1.0) if whole else step
+    return step * np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+
+def log_ticks(low:float, high:float, most:int=6) -> np.ndarray:
+    "1, 2 and 5 of each decade, or 1 and 3, or 1 alone, or every other decade; even ones where the axis is shorter than that."
+    if high < 12 * low: return even_ticks(low, high, min(most, 4))
+    decades = np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for leading, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 4)):
+        t = np.array([m * 10.0 ** d for d in decades[::every] for m in leading])
+        if len(t := t[(t >= low * (1 - 1e-9)) & (t <= high * (1 + 1e-9))]) <= most + 1: break
+    return t
+
+def tick_labels(ticks) -> list:
+    "Ticks in as few digits as tell them apart."
+    if not len(ticks): return []
+    largest = np.abs(ticks).max()
+    digits = next((d for d in range(9) if np.abs(np.round(ticks, d) - ticks).max() <= 1e-6 * np.ptp(ticks)), None)
+    if digits is None or largest >= 1e7: return [f"{t:.4g}".replace("-", "−") for t in ticks]
+    return [f"{t:,.{digits}f}".replace("-", "−") for t in np.round(ticks, digits) + 0.0]
+
+# %% ../nbs/06_plots.ipynb #c025
+_ARM = ((-1, -3), (1, -3), (1, -1), (3, -1), (3, 1), (1, 1), (1, 3), (-1, 3), (-1, 1), (-3, 1), (-3, -1), (-1, -1))
+_SHAPES = {"s": ((-1, -1), (1, -1), (1, 1), (-1, 1)), "D": ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)), "^": ((0, -1), (1, 1), (-1, 1)), "v": ((-1, -1), (1, -1), (0, 1)),
+           "<": ((-1, 0), (1, -1), (1, 1)), ">": ((-1, -1), (1, 0), (-1, 1)), "P": [(x / 3, y / 3) for x, y in _ARM], "X": [((x - y) / 3.6, (x + y) / 3.6) for x, y in _ARM]}
+
+def css(colour) -> str:
+    "A colour of the pictures as a variable of the page."
+    return f"var(--fm-{VARIABLES[colour]},{colour})" if colour in VARIABLES else colour
+
+def shape(mark:str, size:float) -> str:
+    "A mark as an SVG path from its middle on."
+    r = size / 2
+    if mark == "o": return f"m{-r:g} 0a{r:g} {r:g} 0 1 0 {size:g} 0a{r:g} {r:g} 0 1 0 {-size:g} 0z"
+    if mark == "|": return f"m0 {-r:g}v{size:g}"
+    p = np.array(_SHAPES[mark]) * r
+    return f"m{p[0, 0]:.3g} {p[0, 1]:.3g}" + "".join(f"l{x:.3g} {y:.3g}" for x, y in np.diff(p, axis=0)) + "z"
+
+def tag(name:str, /, **attributes) -> str:
+    "An SVG element without content; attributes that are `None` are left out."
+    return f"<{name} " + " ".join(f'{k.replace("_", "-")}="{v:g}"' if isinstance(v, float) else f'{k.replace("_", "-")}="{v}"' for k, v in attributes.items() if v is not None) + "/>"
+
+# %% ../nbs/06_plots.ipynb #c026
+@dataclass
+class Mark:
+    "What one call drew: polygons or lines of data, and how they look."
+    parts: list
+    look: dict
+    area: bool = False
+    z: float = 2
+    def svg(self, across, along, prefix="") -> str:
+        "As SVG, where `across` and `along` turn data into points."
+        parts = [(across(x), along(y)) for x, y in self.parts if len(x)]
+        return "" if not parts or self.look.get("alpha", 1) == 0 else self._area(parts, prefix) if self.area else self._line(parts)
+    def swatch(self, x:float, y:float, prefix="") -> str:
+        "As it stands in a legend, 22 points wide, `y` its middle."
+        as_is, l = np.asarray, self.look
+        if self.area: return Mark([([x, x + 22, x + 22, x], [y - 3.5, y - 3.5, y + 3.5, y + 3.5])], l, True).svg(as_is, as_is, prefix)
+        return Mark([([x, x + 22], [y, y])], {**l, "marker": ""}).svg(as_is, as_is) + Mark([([x + 11], [y])], {**l, "ls": "", "every": 1}).svg(as_is, as_is)
+    def _area(self, parts, prefix):
+        l, d = self.look, "".join(_path(x, y) + "z" for x, y in parts)
+        return tag("path", d=d, fill=css(l["color"]), fill_opacity=_less(l)) + (tag("path", d=d, fill=f"url(#{prefix}-h)") if l.get("hatch") else "")
+    def _line(self, parts):
+        l, out = self.look, ""
+        if l["ls"]:
+            dash = None if l["ls"] == "-" else " ".join(f"{d * l['lw']:.3g}" for d in l["ls"][1])
+            out = tag("path", d="".join(_path(x, y) for x, y in parts), fill="none", stroke=css(l["color"]), stroke_width=float(l["lw"]), stroke_dasharray=dash, stroke_linejoin="round", stroke_opacity=_less(l))
+        if not l["marker"]: return out
+        one = shape(l["marker"], l["ms"])
+        d = "".join(f"M{a:.1f} {b:.1f}{one}" for x, y in parts for a, b in zip(x[::l["every"]], y[::l["every"]]) if a == a and b == b)
+        edge = l["mec"] or l["color"]
+        return out + tag("path", d=d, fill="none" if l["marker"] == "|" else css(l["mfc"] or l["color"]), fill_opacity=_less(l), stroke=css(edge) if l["mew"] else None, stroke_width=float(l["mew"]) if l["mew"] else None)
+
+def _less(look): return None if look.get("alpha", 1) == 1 else float(look["alpha"])
+
+def _path(x, y) -> str:
+    "Points as a path; a missing one breaks it."
+    out, pen = [], "M"
+    for a, b in zip(np.asarray(x).tolist(), np.asarray(y).tolist()):
+        if a != a or b != b: pen = "M"; continue
+        out.append(f"{pen}{a:.1f} {b:.1f}"); pen = "L"
+    return "".join(out)
+
+# %% ../nbs/06_plots.ipynb #c030
+@dataclass
+class Axis:
+    "One direction of a sheet."
+    label: str = ""
+    limits: tuple|None = None
+    margin: float = .05
+    log: bool = False
+    flipped: bool = False
+    from_zero: bool = False
+    most: int = 6
+    whole: bool = False
+    fixed: tuple|None = None                    # ticks and their labels
+    def settle(self, values):
+        "Limits from the values that were drawn, unless there are some."
+        if self.limits is None:
+            v = np.concatenate([np.zeros(0), *values]); v = self._scaled(v[np.isfinite(v) & ((v > 0) | (not self.log))])
+            lo, hi = (v.min(), v.max()) if len(v) else (0.0, 1.0)
+            pad = self.margin * (hi - lo) or .5
+            self.limits = tuple(self._back(np.array([lo if self.from_zero else lo - pad, hi + pad]).tolist()[::-1 if self.flipped else 1]))
+        return self
+    def _scaled(self, v): return np.log10(v) if self.log else np.asarray(v, float)
+    def _back(self, v): return np.power(10.0, v) if self.log else v
+    def at(self, v, start:float, end:float):
+        "Values as places between `start` and `end`; those without end at the edges."
+        lo, hi = self._scaled(np.asarray(self.limits, float))
+        with np.errstate(divide="ignore", invalid="ignore"): t = (self._scaled(np.asarray(v, float)) - lo) / (hi - lo)
+        return start + np.where(np.isinf(v), np.asarray(v) > 0, np.clip(t, -9, 9)) * (end - start)
+    def ticks(self, start, end, upright:bool=False) -> list:
+        "`(place, label)` of as many ticks as have room for their labels."
+        apart = lambda a, b: abs(a[0] - b[0]) >= (SMALL * 1.3 if upright else (text_width(a[1]) + text_width(b[1])) / 2 + 7)
+        for most in range(self.most, 0, -1):
+            found = [(float(p), l) for p, l in zip(*self._marked(most, start, end))]
+            if all(map(apart, found, found[1:])): return found
+        kept = found[:1]
+        for f in found: kept += [f] if kept and apart(kept[-1], f) else []
+        return kept
+    def _marked(self, most, start, end) -> tuple:
+        "Places and labels of at most so many ticks."
+        low, high = sorted(map(float, self.limits))
+        t = np.asarray(self.fixed[0], float) if self.fixed else log_ticks(low, high, most) if self.log else even_ticks(low, high, most, self.whole)
+        inside = (t >= low - 1e-9 * (high - low)) & (t <= high + 1e-9 * (high - low))
+        return self.at(t[inside], start, end), [l for l, ok in zip(self.fixed[1], inside) if ok] if self.fixed else tick_labels(t[inside])
+
+# %% ../nbs/06_plots.ipynb #c034
+class Drawing:
+    "The methods of matplotlib axes that the pictures call, as a record."
+    def __init__(self): self.marks, self.texts, self.patches, self.x, self.y = [], [], [], Axis(), Axis()
+    def _keep(self, mark): self.marks.append(mark); return mark
+    def plot(self, x, y, fmt="", *, color=INK, ls=None, lw=1.5, marker=None, ms=6, mfc=None, mec=None, mew=None, markevery=1, alpha=1, zorder=2, solid_capstyle=None):
+        "A line, or marks alone where `fmt` names one."
+        look = dict(color=color, ls=("" if fmt else "-") if ls is None else ls, lw=lw, marker=marker or fmt, ms=ms + (mew is None and mec is None), mfc=mfc, mec=mec, mew=(mec is not None) if mew is None else mew, every=markevery, alpha=alpha)
+        return [self._keep(Mark([(np.asarray(x, float), np.asarray(y, float))], look, z=zorder))]
+    def hlines(self, y, low, high, color=INK, lw=1.5):
+        x = np.array([low, high, np.full(len(low), np.nan)], float).T.ravel()
+        return self.plot(x, np.repeat(np.asarray(y, float), 3), color=color, lw=lw)[0]
+    def axvline(self, x, **how): return self.plot([x, x], [-np.inf, np.inf], **how)[0]
+    def axhline(self, y, **how): return self.plot([-np.inf, np.inf], [y, y], **how)[0]
+    def areas(self, parts, color=INK, alpha=1, lw=0, zorder=1, hatch=None): return self._keep(Mark([tuple(np.asarray(v, float) for v in p) for p in parts], dict(color=color, alpha=alpha, hatch=hatch), True, zorder))
+    def fill(self, x, y, **how): return self.areas([(x, y)], **how)
+    def fill_between(self, x, low, high, **how): return self.areas([(np.r_[x, x[::-1]], np.r_[np.broadcast_to(low, len(x)), np.broadcast_to(high, len(x))[::-1]])], **how)
+    def axvspan(self, a, b, **how): return self.areas([([a, b, b, a], [-np.inf, -np.inf, np.inf, np.inf])], **how)
+    def stairs(self, values, edges, baseline, fill=True, **how):
+        self.patches.append(self.fill(np.r_[edges[0], np.repeat(edges, 2)[1:-1], edges[-1]], np.r_[baseline, np.repeat(values, 2), baseline], **how))
+    def barh(self, y, width, left=0, height=.8, edgecolor=None, **how):
+        self.x.from_zero, h = True, height / 2
+        bars = np.broadcast_arrays(np.asarray(y, float), width, left)
+        self.patches.append(self.areas([([l, l + w, l + w, l], [a - h, a - h, a + h, a + h]) for a, w, l in zip(*bars) if w], **how))
+    def annotate(self, text, xy, offset, ha="left", **how): self.texts.append((text, xy, offset, ha))
+    def set_xlim(self, low, high): self.x.limits = (low, high)
+    def set_ylim(self, low, high): self.y.limits = (low, high)
+    def set(self, xlim, ylim): self.x.limits, self.y.limits = xlim, ylim
+    def set_xscale(self, kind): self.x.log = kind == "log"
+    def set_xticks(self, ticks, labels): self.x.fixed = (ticks, labels)
+    def locator_params(self, axis, nbins): getattr(self, axis).most = nbins
+    def margins(self, m): self.x.margin = self.y.margin = m
+    def invert_xaxis(self): self.x.flipped = True
+    def invert_yaxis(self): self.y.flipped = True
+
+# %% ../nbs/06_plots.ipynb #c036
+class Sheet(Drawing):
+    "Axes of `(width, height)` inches that write themselves as SVG, for a page; a picture of rows is as high as these need."
+    def __init__(self, width, height):
+        super().__init__()
+        self.size, self.rows, self.entries, self.columns, self.title, self.grid = (72 * min(width, 4.7), 72 * height), None, [], 1, "", "x"
+    def dress(self, title, xlabel, ylabel, grid): self.title, self.x.label, self.y.label, self.grid = title, xlabel, ylabel, grid; return self
+    @cached_property
+    def room(self):
+        "Where everything goes, in points: settled once, when all is drawn."
+        return _room(self)
+    def place(self, x, y):
+        "Data as points of the sheet."
+        r = self.room
+        return self.x.at(x, r.left, r.right), self.y.at(y, r.bottom, r.top)
+    def svg(self, title="", description="", prefix="p") -> str:
+        "The picture as an `<svg>` element."
+        r, k = self.room, html.escape
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {r.width:.1f} {r.height:.1f}" role="img" aria-labelledby="{prefix}-t {prefix}-d" class="picture" font-family="DejaVu Sans, sans-serif">'
+        return "".join([head, f'<title id="{prefix}-t">{k(clean(title))}</title><desc id="{prefix}-d">{k(clean(description))}</desc>', *_defs(self, prefix), *_frame(self), *_painted(self, prefix), *_written(self, prefix), "</svg>"])
+    def _repr_html_(self): return self.svg().replace("<svg ", f'<svg width="{self.room.width:.0f}" ')
+
+@dataclass
+class Room:
+    "The places of a sheet, in points from its upper left corner."
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    head: list                       # lines of the title
+    under: list                      # lines under the x axis
+    legend: list                     # (x, y, mark, lines) of its entries
+    x_ticks: list
+    y_ticks: list
+
+EDGE, LINE = 4.3, 11.5               # the margin of a sheet and the height of a line of small text
+
+# %% ../nbs/06_plots.ipynb #c038
+def _room(s) -> Room:
+    "Settle axes, margins and texts of a sheet."
+    for axis, one in ((s.x, 0), (s.y, 1)): axis.settle([p[one] for m in s.marks for p in m.parts])
+    if s.rows is not None:
+        labels = [text_width(t, bold=b) for _, lines, _, b in s.rows.items for t in ([lines] if b else lines)]
+        notes = [text_width(r) + 6 for _, _, r, b in s.rows.items if r]
+        left, right, high, y_ticks = EDGE + 6 + max(labels, default=0), max([10, *notes]) + EDGE, 18.7 * (s.rows.y + .4), []
+    else:
+        high = min(max(s.size[1] - 110, 150), 300)
+        y_ticks = s.y.ticks(high, 0, upright=True)
+        left, right = EDGE + 8 + (LINE + 3) * bool(s.y.label) + max((text_width(l) for _, l in y_ticks), default=0), 14
+    width = max(s.size[0], left + right + 90)
+    x_ticks = s.x.ticks(left, width - right)
+    if x_ticks and s.rows is None: right = max(right, EDGE + text_width(x_ticks[-1][1]) / 2 - (width - right - x_ticks[-1][0]))
+    start = EDGE if s.rows is not None else left
+    head = wrapped(s.title, width - start - EDGE, MEDIUM, True)
+    under = wrapped(s.x.label, width - 2 * EDGE)
+    top = 10 + 13.5 * len(head)
+    bottom = top + high
+    legend, end = _legend_room(s.entries, s.columns, start, width, bottom + 18 + LINE * len(under) + 12)
+    room = Room(width, end + 4, left, width - right, top, bottom, head, under, legend, [], [(top + p, l) for p, l in y_ticks])
+    room.x_ticks = s.x.ticks(room.left, room.right)
+    return room
+
+def _legend_room(entries, columns, start, width, y) -> tuple:
+    "`(x, y, mark, lines)` of the entries of a legend, and where it ends."
+    if not entries: return [], y - 12
+    widest = lambda k: [max(30 + text_width(t) for _, t in entries[i::k]) for i in range(k)]
+    k = next((k for k in range(min(columns, len(entries)), 1, -1) if sum(widest(k)) + 12 * (k - 1) <= width - start - EDGE), 1)
+    if k == 1 and widest(1)[0] > width - start - EDGE: start = EDGE
+    places, out = [start + sum(widest(k)[:i]) + 12 * i for i in range(k)], []
+    for row in (entries[i:i + k] for i in range(0, len(entries), k)):
+        texts = [wrapped(clean(t), width - p - 30 - EDGE) for p, (_, t) in zip(places, row)]
+        out += [(p, y, m, lines) for p, (m, _), lines in zip(places, row, texts)]
+        y += LINE * max(map(len, texts)) + 3
+    return out, y - LINE + 4
+
+# %% ../nbs/06_plots.ipynb #c042
+def _defs(s, prefix):
+    "The plot's own rectangle, which nothing leaves, and the hatching of bars."
+    r = s.room
+    yield f'<defs><clipPath id="{prefix}-c">' + tag("rect", x=f"{r.left - 3:.1f}", y=f"{r.top - 3:.1f}", width=f"{r.right - r.left + 6:.1f}", height=f"{r.bottom - r.top + 6:.1f}") + "</clipPath>"
+    if any(m.look.get("hatch") for m in s.marks):
+        yield f'<pattern id="{prefix}-h" width="9" height="9" patternUnits="userSpaceOnUse">' + tag("path", d="M-1 10L10-1M-1 1L1-1M8 10L10 8", stroke=css(PAPER), stroke_width=1.0) + "</pattern>"
+    yield "</defs>"
+
+def _frame(s):
+    "Rules, the lines of the axes and their ticks."
+    r = s.room
+    rules = "".join(f"M{p:.1f} {r.top:.1f}V{r.bottom:.1f}" for p, _ in r.x_ticks if s.grid != "y") + "".join(f"M{r.left:.1f} {p:.1f}H{r.right:.1f}" for p, _ in r.y_ticks if s.grid != "x")
+    if rules: yield tag("path", d=rules, stroke=css(RULE), stroke_width=.6, fill="none")
+    edges = f"M{r.left:.1f} {r.bottom:.1f}H{r.right:.1f}" + "".join(f"M{p:.1f} {r.bottom:.1f}v3.5" for p, _ in r.x_ticks)
+    if s.rows is None: edges += f"M{r.left:.1f} {r.bottom:.1f}V{r.top:.1f}" + "".join(f"M{r.left:.1f} {p:.1f}h-3.5" for p, _ in r.y_ticks)
+    yield tag("path", d=edges, stroke=css(MUTED), stroke_width=.8, fill="none")
+
+def _painted(s, prefix):
+    "The marks, those with a small `z` first."
+    yield f'<g clip-path="url(#{prefix}-c)">'
+    for m in sorted(s.marks, key=lambda m: m.z): yield m.svg(lambda x: s.x.at(x, s.room.left, s.room.right), lambda y: s.y.at(y, s.room.bottom, s.room.top), prefix)
+    yield "</g>"
+
+def _written(s, prefix):
+    "Every text."
+    r, middle = s.room, .36 * SMALL
+    yield f'<g font-size="{SMALL:g}" fill="{css(INK)}">'
+    for i, t in enumerate(r.head): yield _text(EDGE if s.rows is not None else r.left, 13 + 13.5 * i, t, size=MEDIUM, bold=True)
+    for p, t in r.x_ticks: yield _text(p, r.bottom + 14, t, "middle")
+    for p, t in r.y_ticks: yield _text(r.left - 6, p + middle, t, "end")
+    if s.rows is None:
+        for i, t in enumerate(r.under): yield _text((r.left + r.right) / 2, r.bottom + 27 + LINE * i, t, "middle")
+    else:
+        edge = min(max(r.right, EDGE + max(map(text_width, r.under), default=0)), r.width - EDGE)
+        for i, t in enumerate(r.under): yield _text(edge, r.bottom + 27 + LINE * i, t, "end")
+        for y, lines, right, bold in s.rows.items:
+            at = float(s.place(0, y)[1]) + middle
+            for i, t in enumerate([lines] if bold else lines): yield _text(r.left - 6, at + LINE * (i - (len(lines) - 1) / 2 * (not bold)), t, "end", bold=bold)
+            if right: yield _text(r.right + 6, at, right, colour=MUTED)
+    if s.y.label: yield _text(EDGE + SMALL * .8, (r.top + r.bottom) / 2, s.y.label, "middle", turned=True)
+    for t, xy, (dx, dy), ha in s.texts:
+        x, y = s.place(*xy)
+        yield _text(float(x) + dx, float(y) - dy + .36 * TINY, t, {"left": None, "center": "middle", "right": "end"}[ha], size=TINY)
+    for x, y, mark, lines in r.legend:
+        yield mark.swatch(x, y, prefix)
+        for i, t in enumerate(lines): yield _text(x + 30, y + middle + LINE * i, t)
+    yield "</g>"
+
+def _text(x, y, text, anchor=None, size=None, bold=False, colour=None, turned=False) -> str:
+    attributes = dict(x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size and float(size), font_weight="bold" if bold else None, fill=colour and css(colour), transform=f"rotate(-90 {x:.1f} {y:.1f})" if turned else None)
+    return tag("text", **attributes)[:-2] + f">{html.escape(_UNPRINTABLE.sub(chr(0xfffd), str(text)), quote=False)}</text>"
+
+# %% ../nbs/06_plots.ipynb #c046
 def _axes(ax, height:float, width:float=6.4):
     "The axes given, what a function `(width, height) -> axes` makes, or those of a new figure."
     if ax is None: return require("matplotlib.pyplot", "plots", why="a picture").subplots(figsize=(width, height), layout="constrained")[1]
@@ -85,6 +405,7 @@ def _axes(ax, height:float, width:float=6.4):
 
 def _dress(ax, title="", xlabel="", ylabel="", grid="x"):
     "A quiet frame: no box, thin rules along one direction."
+    if isinstance(ax, Sheet): return ax.dress(title, xlabel, ylabel, grid)
     for side in ("top", "right", "left")[:3 if grid == "x" else 2]: ax.spines[side].set_visible(False)
     for side in ax.spines: ax.spines[side].set_color(MUTED)
     ax.grid(axis=grid, color=RULE, lw=.6); ax.set_axisbelow(True)
@@ -106,6 +427,7 @@ def _at_edge(ax, text, rows:bool):
 def _legend(ax, entries, ncols:int=1, below:float=40):
     "A legend under the axes, `below` points down, from `(handle, text)` pairs; under rows it begins at the edge of the figure. The texts are data."
     if not entries: return
+    if isinstance(ax, Sheet): ax.entries, ax.columns = entries, ncols; return
     from matplotlib.transforms import ScaledTranslation, blended_transform_factory
     rows, below = not ax.get_yticks().size and len(ax.figure.axes) == 1, below + 13 * ax.get_xlabel().count("\n")
     place = blended_transform_factory(ax.figure.transFigure, ax.transAxes) if rows else ax.transAxes
@@ -114,7 +436,7 @@ def _legend(ax, entries, ncols:int=1, below:float=40):
                     borderaxespad=0, frameon=False, fontsize="small", ncols=ncols, handlelength=2.4)
     for t, (_, text) in zip(box.get_texts(), entries): t.set(text=text, parse_math=False, color=INK)
 
-# %% ../nbs/06_plots.ipynb #c019
+# %% ../nbs/06_plots.ipynb #c050
 class Rows:
     "Row labels along the y axis: `add` returns the row's y; `draw` writes the labels once axes are there."
     def __init__(self): self.y, self.items = 0.0, []
@@ -128,19 +450,21 @@ class Rows:
     @property
     def height(self): return .245 * self.y + 1.0
     def draw(self, ax):
+        ax.set_ylim(self.y + .2, -.2)
+        if isinstance(ax, Sheet): ax.rows = self; return
         base = dict(annotation_clip=False, va="center_baseline", parse_math=False, textcoords="offset points", fontsize="small", color=INK)
         for y, lines, right, bold in self.items:
             if bold: ax.annotate(lines, (0, y), (-6, 0), xycoords=ax.get_yaxis_transform(), ha="right", fontweight="bold", **base); continue
             for i, line in enumerate(lines): ax.annotate(line, (0, y), (-6, 11 * ((len(lines) - 1) / 2 - i)), xycoords=ax.get_yaxis_transform(), ha="right", **base)
             if right: ax.annotate(right, (1, y), (6, 0), xycoords=ax.get_yaxis_transform(), ha="left", **{**base, "color": MUTED})
-        ax.set_ylim(self.y + .2, -.2); ax.set_yticks([])
+        ax.set_yticks([])
 
 def _with_n(lines, n) -> list:
     "The label of a group with its size: on the same line when there is room."
     size = f"n = {n:,.0f}" if isinstance(n, (int, float, np.number)) else str(n)
     return [f"{lines[0]}  ({size})"] if len(lines) == 1 and len(lines[0]) <= 16 else [*lines[:-1], f"{lines[-1]}  ({size})"]
 
-# %% ../nbs/06_plots.ipynb #c023
+# %% ../nbs/06_plots.ipynb #c056
 def column_of(report, metric:str|None=None) -> tuple:
     "`(metric's name, column of by_group, title, better)`; the default is what the report is about: AUC, or Dice."
     if report.task == "seg":
@@ -178,7 +502,7 @@ WORDS = {"n": "samples", "n_groups": "groups compared", "n_left_out": "groups le
          "es_dice": "equity-scaled Dice", "skewness_dice": "ratio of errors (1 is fair)", "std_dice": "std of group means", "skipped": "why left out",
          "missing": "without a value", "min_dice": "worst group's Dice", "max_dice": "best group's Dice"}
 
-# %% ../nbs/06_plots.ipynb #c028
+# %% ../nbs/06_plots.ipynb #c061
 def pick(report, frame, target=None, attribute=None):
     "The rows of one target and one attribute (or of every attribute), without the level `target`."
     if (target is not None) and not report.targets: raise InputError(f"this report has one question, so there is no target {target!r} to choose")
@@ -200,7 +524,7 @@ def _of_metric(report, kind, name, target, attribute):
     frame = frame[frame["metric"].astype(str).str.split("@").str[0] == name]
     return frame if len(frame) else None
 
-# %% ../nbs/06_plots.ipynb #c030
+# %% ../nbs/06_plots.ipynb #c063
 def group_numbers(report, metric=None, *, target=None, attribute=None) -> pd.DataFrame:
     "A row per group: `attribute`, `group`, `n`, `value`, `low`, `high` (NaN without an interval), `estimate` (the interval's subject where it isn't the value), `skipped`."
     name, column, *_ = column_of(report, metric)
@@ -220,7 +544,7 @@ def confidence_of(report):
     "The level of a report's intervals, if it has any."
     return report.metadata.get("ci")
 
-# %% ../nbs/06_plots.ipynb #c034
+# %% ../nbs/06_plots.ipynb #c067
 def _show(v) -> str: return "–" if v is None or not np.isfinite(v) else (f"{v:.3f}" if abs(v) < 10 else f"{v:,.1f}").replace("-", "−")
 
 def _span(ax, values, ticks:int=6):
@@ -266,7 +590,7 @@ def forest(
     _span(ax, [*t["value"], *t["low"], *t["high"], whole]); rows.draw(ax)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c038
+# %% ../nbs/06_plots.ipynb #c071
 def _raw_pairs(g) -> list:
     "Pairs of one attribute's groups and their differences without intervals."
     g = g[np.isfinite(g["value"])].reset_index(drop=True)
@@ -291,7 +615,7 @@ def pair_numbers(report, metric=None, *, target=None, attribute=None) -> pd.Data
         out += [(*r, n.get(str(r[1]), np.nan), sum(n.values()) - n.get(str(r[1]), np.nan) if r[2] == REST else n.get(str(r[2]), np.nan)) for r in rows]
     return pd.DataFrame(out, columns=["attribute", "group_a", "group_b", "difference", "low", "high", "verdict", "n_a", "n_b"])
 
-# %% ../nbs/06_plots.ipynb #c042
+# %% ../nbs/06_plots.ipynb #c075
 VERDICTS = {"different": ("D", HUES[1], "shown different"), "alike": ("s", HUES[2], "shown alike"), "unclear": ("o", PAPER, "cannot say")}
 
 def verdict_kind(text) -> str:
@@ -304,7 +628,7 @@ def _verdict_entries(ax, kinds):
     make = lambda mark, fill: ax.plot([], [], mark, ls="", ms=6, mfc=fill, mec=MUTED if fill == PAPER else fill, mew=1.4)[0]
     return [(make(*VERDICTS[k][:2]), VERDICTS[k][2]) for k in VERDICTS if k in kinds]
 
-# %% ../nbs/06_plots.ipynb #c044
+# %% ../nbs/06_plots.ipynb #c077
 def _signed(v) -> str: return ("+" if v > 0 else "−" if v < 0 else "±") + _show(abs(v))
 
 def differences(
@@ -346,7 +670,12 @@ def tolerance_of(report, name):
     known = told["tolerance"].dropna() if told is not None and "tolerance" in told else ()
     return float(known.iloc[0]) if len(known) else None
 
-# %% ../nbs/06_plots.ipynb #c054
+# %% ../nbs/06_plots.ipynb #c087
+def _whole(ax, ticks:int=5):
+    "At most so many ticks, in whole numbers."
+    if isinstance(ax, Sheet): ax.x.most, ax.x.whole = ticks, True; return
+    ax.locator_params(axis="x", nbins=ticks, integer=True); ax.xaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
+
 def counts(report, *, attribute=None, target=None, ax=None):
     "Samples per group, split by label where the report is about labels. Returns the axes."
     g, rows, at = pick(report, report.by_group, target, attribute), Rows(), []
@@ -365,23 +694,23 @@ def counts(report, *, attribute=None, target=None, ax=None):
     ax.barh(at, np.nan_to_num(pos), height=.62, color=HUES[1], hatch="//", edgecolor=PAPER, lw=0)
     ax.barh(at, n - np.nan_to_num(pos), left=np.nan_to_num(pos), height=.62, color=HUES[0], alpha=.75)
     _dress(ax, _titled("Samples by group", report, target), "samples"); rows.draw(ax)
-    ax.locator_params(axis="x", nbins=5); ax.xaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
+    _whole(ax)
     if np.isfinite(pos).any(): _legend(ax, [(ax.patches[0], "positive (numbers at the right)"), (ax.patches[-1], "negative")], ncols=2)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c058
+# %% ../nbs/06_plots.ipynb #c091
 def _share(hit, w, clusters, z) -> tuple:
     "`(p, low, high)` of a weighted share; independent units are the clusters where there are any."
     total = w.sum()
     if not total > 0: return np.nan, np.nan, np.nan
-    p, n = w @ hit / total, total ** 2 / (w @ w)
+    p, n = (w * hit).sum() / total, total ** 2 / (w * w).sum()                # sums and not products of vectors, which BLAS spreads over threads
     if clusters is not None:
         off = np.bincount(clusters, weights=w * (hit - p)); units = np.count_nonzero(np.bincount(clusters, weights=w))
-        spread = off @ off / total ** 2 * units / max(units - 1, 1)
+        spread = (off * off).sum() / total ** 2 * units / max(units - 1, 1)
         n = min(n, max(p * (1 - p) / spread, 1.0)) if spread > 0 else units
     return p, *map(float, wilson(p, n, z))
 
-# %% ../nbs/06_plots.ipynb #c061
+# %% ../nbs/06_plots.ipynb #c094
 @dataclass
 class Asked:
     "One comparison by group with what its curves need: scores, labels, weights, clusters."
@@ -394,7 +723,7 @@ class Asked:
             m = self.c.grouping.codes == i
             yield i, self.c.q.y[m].astype(float), self.c.q.rank[m], w[m], None if self.clusters is None else self.clusters[m]
 
-# %% ../nbs/06_plots.ipynb #c063
+# %% ../nbs/06_plots.ipynb #c096
 def units(clusters, q):
     "Patients as numbers, for the samples of a question."
     if clusters is None: return None
@@ -402,20 +731,20 @@ def units(clusters, q):
     if len(codes) < n or (codes < 0).any(): raise InputError(f"clusters: {plural(int((codes >= 0).sum()), 'value')} for {plural(n, 'sample')}; give one patient per sample")
     return q.take(codes)
 
-# %% ../nbs/06_plots.ipynb #c065
+# %% ../nbs/06_plots.ipynb #c098
 def asked(y_true, y_score, sensitive_features, clusters=None, **options) -> Asked:
     "Labels, scores and one attribute as people have them; the options are those of `auc_gap`."
     named = align(Notes(), y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, **({} if clusters is None else {"clusters": clusters}))
     c = compare_groups(named["y_true"], named["y_score"], sensitive_features=named["sensitive_features"], **options)
     return Asked(c, units(named.get("clusters"), c.q))
 
-# %% ../nbs/06_plots.ipynb #c069
+# %% ../nbs/06_plots.ipynb #c102
 def _thresholds(y, s, w, most:int=100):
     "Falling thresholds, evenly spread along the ROC curve."
     order = np.argsort(-s, kind="stable"); v = s[order]
     last = np.append(np.flatnonzero(v[1:] != v[:-1]), len(v) - 1)
     if len(last) <= most: return v[last]
-    share = w * np.where(y > 0, 1 / max(w @ y, 1e-300), 1 / max(w @ (1 - y), 1e-300))
+    share = w * np.where(y > 0, 1 / max((w * y).sum(), 1e-300), 1 / max((w * (1 - y)).sum(), 1e-300))
     along = np.cumsum(share[order])[last]
     return v[last[np.unique(np.minimum(np.searchsorted(along, np.linspace(along[0], along[-1], most)), len(last) - 1))]]
 
@@ -424,14 +753,14 @@ def roc_points(y, s, w, clusters, z):
     at = lambda m: np.array([_share((s[m] >= t).astype(float), w[m], None if clusters is None else clusters[m], z) for t in _thresholds(y, s, w)])
     return at(y == 0), at(y > 0)
 
-# %% ../nbs/06_plots.ipynb #c071
+# %% ../nbs/06_plots.ipynb #c104
 def pr_points(y, s, w, clusters, z):
     "`(recall, precision)`, each `(points, 3)`."
     t, pos = _thresholds(y, s, w), y > 0
     some_of = lambda hit, m: _share(hit[m].astype(float), w[m], None if clusters is None else clusters[m], z)
     return np.array([some_of(s >= x, pos) for x in t]), np.array([some_of(y, s >= x) for x in t])
 
-# %% ../nbs/06_plots.ipynb #c076
+# %% ../nbs/06_plots.ipynb #c109
 MANY = 8
 
 def named_few(values) -> list:
@@ -439,7 +768,7 @@ def named_few(values) -> list:
     order = [i for i in np.argsort(values, kind="stable") if np.isfinite(values[i])]
     return sorted(order) if len(order) <= MANY else sorted(order[:3] + order[-3:])
 
-# %% ../nbs/06_plots.ipynb #c078
+# %% ../nbs/06_plots.ipynb #c111
 def _outline(x, up, titles):
     "The band as one polygon: along the better limits, around the last corner, back along the worse limits, around the first corner."
     better, worse = (1, 2) if titles["rises"] else (2, 1)                  # of x; of y the better limit is the upper one
@@ -447,7 +776,7 @@ def _outline(x, up, titles):
     right = np.r_[x[:, better], corner(x, -1, 2), x[::-1, worse], corner(x, 0, 1)]
     return right, np.r_[up[:, 2], corner(up, -1, better % 2 + 1), up[::-1, 1], corner(up, 0, better)]
 
-# %% ../nbs/06_plots.ipynb #c080
+# %% ../nbs/06_plots.ipynb #c113
 def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, height=5.6, baseline=None):
     "The frame that all curves share: `points(...)` gives x and y with limits; `value` is the metric in the legend."
     z, v = NormalDist().inv_cdf(.5 + ci ** (1 / coordinates) / 2), a.c.values(value)
@@ -463,12 +792,12 @@ def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, heig
         line, = ax.plot(x[:, 0], up[:, 0], color=l.colour, ls=l.dash, lw=1.8, marker=l.mark, markevery=max(1, len(x) // 6), ms=4.5)
         entries.append((line, f"{named[i]} (n = {len(y):,}, {int(y.sum()):,} positive): {titles['value']} {v[i]:.3f}"))
     if left: entries.append((rest, plural(left, "other group")))
-    _dress(ax, titles["title"] + clean(a.c.label), titles["x"], titles["y"], grid="both"); ax.spines["left"].set_visible(True)
+    _dress(ax, titles["title"] + clean(a.c.label), titles["x"], titles["y"], grid="both")
     if baseline: ax.plot(*baseline, color=MUTED, lw=.8, ls=(0, (2, 2)), zorder=1)
     _legend(ax, entries + [(ax.fill_between([], [], [], color=MUTED, alpha=.2), f"where a point lies with {ci:.0%} confidence")] * band)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c082
+# %% ../nbs/06_plots.ipynb #c115
 def roc_by_group(
     y_true, y_score, sensitive_features, # labels, scores and one attribute, as in `auc_gap`
     *, ax=None,                          # axes to draw into
@@ -486,7 +815,7 @@ def draw_roc(a:Asked, ax=None, ci=.95, band=True):
     ax = _curves(a, ax, start, "auc", titles, band, ci, baseline=([0, 1], [0, 1]))
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.01)); return ax
 
-# %% ../nbs/06_plots.ipynb #c085
+# %% ../nbs/06_plots.ipynb #c118
 def pr_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, band:bool=True, clusters=None, **options):
     """Precision against recall in every group, with bands; arguments as in `roc_by_group`. Precision follows prevalence, so groups differ in it even
     under a model that serves them alike. Returns the axes."""
@@ -498,7 +827,7 @@ def draw_pr(a:Asked, ax=None, ci=.95, band=True):
     ax = _curves(a, ax, pr_points, "ap", titles, band, ci)
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.03)); return ax
 
-# %% ../nbs/06_plots.ipynb #c088
+# %% ../nbs/06_plots.ipynb #c121
 def calibration_points(y, p, w, clusters, z, bins=10):
     "`(mean score, share of positives with limits)` in equal-mass bins; at least 15 samples each."
     k = int(max(1, min(bins, len(y) // 15)))
@@ -515,13 +844,17 @@ def calibration_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:flo
 def draw_calibration(a:Asked, ax=None, ci=.95, band=True):
     "`calibration_by_group` of a comparison at hand."
     if a.c.q.prob is None: raise InputError("calibration needs probabilities, but these scores are a bare ranking")
-    prob = lambda y, s, w, clusters, z: calibration_points(y, s if a.c.q.kind == "probability" else sigmoid(s), w, clusters, z)
+    seen = []
+    def prob(y, s, w, clusters, z):
+        points = calibration_points(y, s if a.c.q.kind == "probability" else sigmoid(s), w, clusters, z)
+        seen.extend(np.nanmax(p[:, 0]) for p in points)
+        return points
     titles = dict(title="Calibration by ", x="mean score", y="share of positives", value="ECE", rises=False)
     ax = _curves(a, ax, prob, "ece", titles, band, ci, 1, baseline=([0, 1], [0, 1]))
-    top = min(1, 1.06 * max(max(np.nanmax(l.get_xdata()), np.nanmax(l.get_ydata())) for l in ax.lines if l.get_lw() > 1))
+    top = min(1, 1.06 * max(seen))
     ax.set(xlim=(-.01 * top, top * 1.01), ylim=(-.01 * top, top * 1.01)); return ax
 
-# %% ../nbs/06_plots.ipynb #c092
+# %% ../nbs/06_plots.ipynb #c125
 def _crowded(p): return np.median(p) < .08 or np.median(p) > .92
 
 def _odds(p): p = np.clip(p, 1e-4, 1 - 1e-4); return np.log(p / (1 - p))
@@ -530,7 +863,7 @@ def score_histograms(y_true, y_score, sensitive_features, *, ax=None, bins_drawn
     "Histograms of the scores of every group, positives up and negatives down; `threshold` draws a line. Further options as in `auc_gap`. Returns the axes."
     return draw_histograms(asked(y_true, y_score, sensitive_features, **options), ax, bins_drawn, threshold)
 
-# %% ../nbs/06_plots.ipynb #c094
+# %% ../nbs/06_plots.ipynb #c127
 def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
     "`score_histograms` of a comparison at hand."
     rank = a.c.q.prob is None
@@ -559,7 +892,7 @@ def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
 
 ODDS = (.001, .01, .05, .2, .5, .8, .95, .99, .999)
 
-# %% ../nbs/06_plots.ipynb #c098
+# %% ../nbs/06_plots.ipynb #c131
 def _cloud(v, grid):
     "A smoothed density with a fixed rule for its width, 1 at its peak."
     width = max(1.06 * min(v.std(), np.subtract(*np.quantile(v, [.75, .25])) / 1.34 or v.std()) * len(v) ** -.2, np.ptp(grid) / 80, 1e-9)
@@ -603,7 +936,7 @@ def _one_attribute(sensitive_features, bins, unknown, n):
     if len(parts) > 1: raise InputError(f"this picture compares the groups of one attribute, but there are {len(parts)} ({some([g.name for g in parts])}); pass one column")
     return parts[0]
 
-# %% ../nbs/06_plots.ipynb #c102
+# %% ../nbs/06_plots.ipynb #c135
 def _trend(x, v, most=8):
     "Mean of v in equal-mass bins of x, at least 12 samples each: `(x, mean, standard error)`."
     parts = np.array_split(np.argsort(x, kind="stable"), int(max(1, min(most, len(x) // 12))))
@@ -633,12 +966,13 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
         line, = ax.plot(t[:, 0], t[:, 1], color=l.colour, ls=l.dash, marker=l.mark, ms=5, lw=1.8)
         entries.append((line, f"{in_line(g.names)[i]} (n = {len(m):,}): mean {_show(means[i])}"))
     if len(g.names) > len(few): entries.append((ax.plot([], [], alpha=0)[0], plural(len(g.names) - len(few), "other group") + " not drawn"))
-    ax.set_xscale("log"); _plain_log(ax.xaxis, x[ok])
+    ax.set_xscale("log")
+    if not isinstance(ax, Sheet): _plain_log(ax.xaxis, x[ok])
     _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", "size of the true object" + (f" ({clean(unit)})" if unit else "") + ", log scale", clean(label), grid="y")
     _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
     return ax
 
-# %% ../nbs/06_plots.ipynb #c106
+# %% ../nbs/06_plots.ipynb #c139
 _FALLS = re.compile("-gap$|^eo$|^delta_|^std_|^skewness_|^(overall|worst)-(bce|ece|brier|fpr|fnr|ce_|underdiag)|^mean_(hd95|asd)")
 
 def _rises(column:str) -> bool: return not _FALLS.search(column)
@@ -659,13 +993,13 @@ def trade_off_table(reports, utility=None, fairness=None, attribute=None):
     if not rows: raise InputError("no report has a finite value of both" + (f" for the attribute {attribute!r}" if attribute else ""))
     return pd.DataFrame(rows, columns=["name", "attribute", "x", "y"]), utility, fairness
 
-# %% ../nbs/06_plots.ipynb #c108
+# %% ../nbs/06_plots.ipynb #c141
 def pareto(x, y, x_rises=True, y_rises=True):
     "Positions of the points that no other beats in both, by rising x."
     a, b = (x if x_rises else -x), (y if y_rises else -y)
     return [i for i in np.argsort(x, kind="stable") if not ((a >= a[i]) & (b >= b[i]) & ((a > a[i]) | (b > b[i]))).any()]
 
-# %% ../nbs/06_plots.ipynb #c111
+# %% ../nbs/06_plots.ipynb #c144
 def _along(line): return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
 
 def _worth_a_name(t, lines, many:int=20) -> list:
@@ -675,11 +1009,16 @@ def _worth_a_name(t, lines, many:int=20) -> list:
     far = t.groupby("attribute", sort=False)["y"].apply(lambda v: v.abs().nlargest(2)).index.get_level_values(-1)
     return [i for i, (x, y) in enumerate(t[["x", "y"]].to_numpy(float)) if (x, y) in front or t.index[i] in far]
 
+def _on_paper(ax, xy) -> tuple:
+    "Where the plot and some points of it lie, y upward, and the size of a point."
+    if isinstance(ax, Sheet): r, (x, y) = ax.room, ax.place(*xy.T); return (r.left, -r.bottom, r.right, -r.top), np.c_[x, -y], 1
+    ax.figure.draw_without_rendering()
+    return ax.get_window_extent().extents, ax.transData.transform(xy), ax.figure.dpi / 72
+
 def _place_names(ax, t, lines=()):
     "Write each point's name at the first of eight places around it that is free; a name without room is left out."
-    fig = ax.figure; fig.draw_without_rendering()
-    box, points = ax.get_window_extent(), ax.transData.transform(np.concatenate([t[["x", "y"]].to_numpy(float), *map(_along, lines)]))
-    unit, taken = fig.dpi / 72, []
+    box, points, unit = _on_paper(ax, np.concatenate([t[["x", "y"]].to_numpy(float), *map(_along, lines)]))
+    taken = []
     for i in _worth_a_name(t, lines):
         name, (px, py) = t["name"].iloc[i], points[i]
         text = " ".join(short(name, 22, 1)) if name else ""
@@ -687,16 +1026,16 @@ def _place_names(ax, t, lines=()):
         w, h = 5.2 * len(text) * unit, 9 * unit
         for dx, dy, ha in ((7, 0, "left"), (-7, 0, "right"), (0, 9, "center"), (0, -9, "center"), (6, 8, "left"), (-6, 8, "right"), (6, -8, "left"), (-6, -8, "right")):
             x0 = px + dx * unit - {"left": 0, "right": w, "center": w / 2}[ha]; y0 = py + dy * unit - h / 2
-            inside = box.x0 <= x0 and x0 + w <= box.x1 + 40 * unit and box.y0 <= y0 and y0 + h <= box.y1
+            inside = box[0] <= x0 and x0 + w <= box[2] + (0 if isinstance(ax, Sheet) else 40) * unit and box[1] <= y0 and y0 + h <= box[3]
             hits = any(x0 < bx + bw and bx < x0 + w and y0 < by + bh and by < y0 + h for bx, by, bw, bh in taken)
             over = ((points[:, 0] > x0 - 4 * unit) & (points[:, 0] < x0 + w + 4 * unit) & (points[:, 1] > y0 - 3 * unit) & (points[:, 1] < y0 + h + 3 * unit)).any()
             if inside and not hits and not over: break
         else: continue
         taken.append((x0, y0, w, h))
-        ax.annotate(text, ax.transData.inverted().transform((px, py)), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline",
+        ax.annotate(text, t[["x", "y"]].iloc[i].to_numpy(float), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline",
                     fontsize="x-small", color=INK, parse_math=False, annotation_clip=False)
 
-# %% ../nbs/06_plots.ipynb #c113
+# %% ../nbs/06_plots.ipynb #c146
 def trade_off(
     reports,          # a report, or a mapping name → report
     *, utility=None,  # column of `summary` to the right; default: overall-auc, or mean_dice
@@ -716,11 +1055,11 @@ def trade_off(
     ax.margins(.12)
     if not _rises(fairness): ax.invert_yaxis()
     if not _rises(utility): ax.invert_xaxis()
-    _dress(ax, "Utility and fairness", f"{words(utility)} (better to the right)", f"{words(fairness)} (fairer upward)", grid="both"); ax.spines["left"].set_visible(True)
-    _place_names(ax, t, fronts); _legend(ax, entries, ncols=1 if len(entries) < 4 else 2)
+    _dress(ax, "Utility and fairness", f"{words(utility)} (better to the right)", f"{words(fairness)} (fairer upward)", grid="both")
+    _legend(ax, entries, ncols=1 if len(entries) < 4 else 2); _place_names(ax, t, fronts)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c117
+# %% ../nbs/06_plots.ipynb #c150
 def gaps(report, metric=None, *, attribute=None, ax=None):
     "The gap of a metric in every question of a report, a mark per attribute. Returns the axes."
     name, column, title, better = column_of(report, metric)
@@ -742,7 +1081,7 @@ def gaps(report, metric=None, *, attribute=None, ax=None):
     _legend(ax, entries, ncols=3)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c121
+# %% ../nbs/06_plots.ipynb #c154
 KINDS = {"forest": forest, "differences": differences, "counts": counts, "gaps": gaps, "trade_off": trade_off}
 OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibration_by_group", "histograms": "score_histograms",
              "dice": "dice_by_group", "size": "dice_by_size"}
@@ -753,8 +1092,7 @@ def plot(report, kind:str="forest", **options):
     if kind not in KINDS: raise unknown_name("picture called", kind, [*KINDS, *OF_SCORES])
     return KINDS[kind](report, **options)
 
-# %% ../nbs/06_plots.ipynb #c125
-VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}
+# %% ../nbs/06_plots.ipynb #c158
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 
 @contextmanager
@@ -773,6 +1111,7 @@ def _ready(figure):
 
 def to_svg(ax, title:str, description:str="", prefix:str="p") -> str:
     "The figure of `ax` as an `<svg>` element for an HTML page: no size of its own, colours as CSS variables `--fm-…`, ids that begin with `prefix`."
+    if isinstance(ax, Sheet): return ax.svg(title, description, prefix)
     matplotlib, out = require("matplotlib", "plots", why="a picture"), io.StringIO()
     own = {"svg.fonttype": "none", "svg.hashsalt": "fairmedfm", **({"svg.id": None} if "svg.id" in matplotlib.rcParams else {})}
     with warnings.catch_warnings(), matplotlib.rc_context(own):

@@ -137,6 +137,84 @@ def test_draws_into_the_axes_it_is_given(kind):
     right.figure.canvas.draw()
 
 
+# -- sheets: the same pictures without matplotlib -----------------------------------------------------------------------------------------
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def boxes(svg):
+    "The texts of a sheet and the rectangles they take in a wide font; turned ones (of the y axis) apart."
+    texts = [e for e in ET.fromstring(svg).iter(f"{SVG}text") if e.text]
+    for e in texts:
+        if e.get("transform"): continue
+        size, bold = float(e.get("font-size") or plots.SMALL), e.get("font-weight") == "bold"
+        w, x, y = plots.text_width(e.text, size, bold), float(e.get("x")), float(e.get("y"))
+        x -= {None: 0, "middle": w / 2, "end": w}[e.get("text-anchor")]
+        yield e.text, (x, y - .75 * size, x + w, y + .2 * size)
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("names", ["2", "50", "hostile"])
+def test_a_sheet_is_legible(kind, names):
+    "No text of a sheet leaves it or covers another, none is lost, and its SVG holds nothing but drawing."
+    n = len(HOSTILE) if names == "hostile" else int(names)
+    y, s, g = data(n, 30, HOSTILE if names == "hostile" else None)
+    sheet = PICTURES[kind](y, s, {"<b onclick='x'>" * 9: g} if names == "hostile" else g, ax=plots.Sheet)
+    svg = plots.to_svg(sheet, HOSTILE[0], "lone \ud800", "p9")
+    assert sheet.svg(HOSTILE[0], "lone \ud800", "p9") == svg and PICTURES[kind](y, s, g, ax=plots.Sheet).svg() == PICTURES[kind](y, s, g, ax=plots.Sheet).svg()
+    found, room = list(boxes(svg)), sheet.room
+    for text, (x0, y0, x1, y1) in found: assert x0 >= -.5 and x1 <= room.width + .5 and y0 >= 0 and y1 <= room.height, f"{text!r} leaves the sheet"
+    for i, (a, one) in enumerate(found):
+        for b, two in found[i + 1:]: assert min(one[2], two[2]) - max(one[0], two[0]) < 1 or min(one[3], two[3]) - max(one[1], two[1]) < 1, f"{a!r} covers {b!r}"
+    for text, (x0, y0, x1, y1) in found:
+        if kind != "trade-off": assert not (x0 < room.right - 1 and x1 > room.left + 1 and y0 < room.bottom - 1 and y1 > room.top + 1), f"{text!r} lies on the data"
+    root = ET.fromstring(svg)
+    assert {e.tag.removeprefix(SVG) for e in root.iter()} <= {"svg", "title", "desc", "defs", "g", "path", "text", "clipPath", "rect", "pattern"}
+    assert not re.search(r"<script|\son\w+=|[\x00-\x08\x1b]|nan|inf\b", re.sub(r">[^<]*<", "><", svg))
+    ids = [e.get("id") for e in root.iter() if e.get("id")]
+    assert len(ids) == len(set(ids)) and all(i.startswith("p9-") for i in ids)
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_a_sheet_shows_what_matplotlib_shows(kind):
+    y, s, g = data(3)
+    ax, sheet = PICTURES[kind](y, s, g), PICTURES[kind](y, s, g, ax=plots.Sheet)
+    points = lambda pairs: sorted(tuple(np.round(np.asarray(v, float)[np.isfinite(v)], 9)) for pair in pairs for v in pair if len(v) > 2)
+    lines = [m.parts[0] for m in sheet.marks if not m.area]
+    assert points(l.get_data() for l in ax.lines) == points((x, v) for x, v in lines if not (len(x) % 3 == 0 and np.isnan(x[2::3]).all()))
+    spans = sorted(round(float(v), 9) for c in ax.collections if hasattr(c, "get_segments") for part in c.get_segments() for v in part[:, 0])
+    assert spans == sorted(round(float(v), 9) for x, _ in lines if len(x) > 2 and len(x) % 3 == 0 and np.isnan(x[2::3]).all() for v in x[np.isfinite(x)])
+    words = lambda text: "".join(text.split())
+    seen = words("".join(t for t, _ in boxes(sheet.svg())))
+    for t in (ax.get_title("left"), ax.get_xlabel(), *(t.get_text() for t in ax.texts), *(t.get_text() for t in (ax.get_legend().get_texts() if ax.get_legend() else ()))): assert words(t) in seen, t
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_a_sheet_puts_data_where_its_ticks_say(kind):
+    y, s, g = data(3)
+    sheet = PICTURES[kind](y, s, g, ax=plots.Sheet)
+    number = lambda text: float(text.replace("−", "-").replace(",", ""))
+    r = sheet.room
+    assert len(r.x_ticks) > 1
+    for place, label in r.x_ticks: assert float(sheet.place(number(label), 1)[0]) == pytest.approx(place, abs=.01) and r.left - .1 <= place <= r.right + .1
+    for place, label in r.y_ticks: assert float(sheet.place(1, number(label))[1]) == pytest.approx(place, abs=.01) and r.top - .1 <= place <= r.bottom + .1
+    at = lambda v: float(sheet.place(v, 1)[0])
+    a, b = (number(l) for _, l in r.x_ticks[:2])
+    assert (at(a) < at(b)) != sheet.x.flipped and at(-np.inf) in (r.left, r.right)
+
+
+def test_a_line_of_a_sheet_breaks_where_a_value_is_missing():
+    sheet = plots.Sheet(4, 3)
+    sheet.plot([0, 1, np.nan, 2, 3], [0, 1, 1, 0, 1])
+    assert max((d.count("M") for d in re.findall(r'd="([^"]*)" fill="none" stroke="var\(--fm-ink', sheet.svg())), default=0) == 2
+
+
+def test_nothing_to_show_is_an_empty_sheet():
+    assert "<svg" in plots.Sheet(4, 3).svg() and len(plots.Sheet(4, 3).room.x_ticks) > 1
+    flat = plots.Sheet(4, 3); flat.plot([5, 5], [.5, .5], "o")
+    assert "nan" not in flat.svg()
+
+
 def test_a_forest_shows_the_report():
     y, s, g = data(4)
     r = with_intervals(evaluate(y, s, g, metrics=["ppv"]), "auc")

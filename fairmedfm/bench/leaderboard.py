@@ -409,7 +409,7 @@ CAPTIONS = ("Means over datasets and attributes; of ranks 1 is best; the distanc
 
 def to_page(board:Leaderboard, path=None) -> str:
     "A self-contained HTML page; also written to `path`."
-    album, k = Album(), len(board.summary)
+    album, k = Album(page_style), len(board.summary)
     figure = require("matplotlib.figure", "plots", why="the HTML page").Figure
     new = lambda w, h: figure(figsize=(w, h), layout="constrained").subplots()
     drawn = [album.add(lambda ax, by=by: plot_ranks(board, by, new(7.4, 1.5 + .3 * k)), title=f"Mean ranks by {words(board.names[by == 'gap'])}", caption="Models under a common bar cannot be told apart.") for by in board.tests]
