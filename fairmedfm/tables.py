@@ -279,22 +279,6 @@ def _header(text:str, delimiter:str) -> tuple[list, list, int, int]:
     return ["", *names] if _numbered(names, rows, text) else names, rows, used, reader.line_num
 
 # %% ../nbs/08_tables.ipynb #c055
-def _text_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
-    "Delimited text: CSV, TSV and their relatives."
-    data = _utf8(data, name, options.encoding, notes)
-    said = re.match(rb"sep=(.)[ \t]*(?:\r\n|\r|\n)", data)   # a line that Excel writes and reads
-    if said: data = data[said.end():]
-    if not (data[:65536].strip() or data.strip()): raise InputError(f"{name} is empty")
-    head = _head(data)
-    delimiter = _delimiter(head, options.delimiter or (said[1].decode("latin-1") if said else None))
-    names, sample, start, first = _header(head, delimiter)
-    stop = _stop(data, delimiter, name, notes)
-    if data[stop:].strip(): data = data[:stop]
-    text = _Text(data, start, stop, delimiter, len(names), name, first + bool(said))
-    padded = not data.isascii() or any(sign in data for sign in (b" ", b"\t", b'"'))
-    peek = lambda p: [row[p] for row in sample if p < len(row)]
-    return Grid(names, peek, text.fetch, None if stop > start else 0, delimiter == ";", text.reread, padded)
-
 @dataclass(frozen=True)
 class _Text:
     "Delimited text behind its header: bytes `start` to `stop` of `data`, after line `first`."
@@ -334,6 +318,23 @@ class _Text:
         return dict(self.parse(again, missing, **how).items()) if again else {}
 
 # %% ../nbs/08_tables.ipynb #c058
+def _text_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
+    "Delimited text: CSV, TSV and their relatives."
+    data = _utf8(data, name, options.encoding, notes)
+    said = re.match(rb"sep=(.)[ \t]*(?:\r\n|\r|\n)", data)   # a line that Excel writes and reads
+    if said: data = data[said.end():]
+    if not (data[:65536].strip() or data.strip()): raise InputError(f"{name} is empty")
+    head = _head(data)
+    delimiter = _delimiter(head, options.delimiter or (said[1].decode("latin-1") if said else None))
+    names, sample, start, first = _header(head, delimiter)
+    stop = _stop(data, delimiter, name, notes)
+    if data[stop:].strip(): data = data[:stop]
+    text = _Text(data, start, stop, delimiter, len(names), name, first + bool(said))
+    padded = not data.isascii() or any(sign in data for sign in (b" ", b"\t", b'"'))
+    peek = lambda p: [row[p] for row in sample if p < len(row)]
+    return Grid(names, peek, text.fetch, None if stop > start else 0, delimiter == ";", text.reread, padded)
+
+# %% ../nbs/08_tables.ipynb #c061
 def _arrow_series(values, text:bool) -> pd.Series:
     "An Arrow column; whole numbers that become text are not turned into floats by a missing one."
     import pyarrow as pa
@@ -362,7 +363,7 @@ def _feather_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     table = feather.read_table(io.BytesIO(data))
     return _arrow_grid(table.column_names, table.num_rows, table.select)
 
-# %% ../nbs/08_tables.ipynb #c061
+# %% ../nbs/08_tables.ipynb #c064
 EXCEL = {".xlsx": ("openpyxl", "io"), ".xlsm": ("openpyxl", "io"), ".xls": ("xlrd", None)}
 
 def _sheet(names:list, given, name:str, notes:Notes):
@@ -388,7 +389,7 @@ def _excel_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     body = cells.iloc[filled[0] + 1:filled[-1] + 1].reset_index(drop=True)
     return _series_grid([(_written(n) or "", body[c]) for c, n in cells.iloc[filled[0]].items()])
 
-# %% ../nbs/08_tables.ipynb #c065
+# %% ../nbs/08_tables.ipynb #c068
 def _unique(pairs) -> dict:
     "An object, unless it says one name twice."
     out = dict(pairs)
@@ -408,7 +409,7 @@ def _by_name(names:list, rows:list) -> dict:
         raise InputError(f"row {n} of its data does not have {plural(len(names), 'value')}")
     return _by_column([_unique(list(zip(map(str, names), row))) for row in rows])
 
-# %% ../nbs/08_tables.ipynb #c069
+# %% ../nbs/08_tables.ipynb #c072
 def _nested(x:dict) -> dict:
     "Columns from objects of objects: row numbers are inside (columns) or outside (rows)."
     inside = dict.fromkeys(k for v in x.values() for k in v)
@@ -416,7 +417,7 @@ def _nested(x:dict) -> dict:
     if _is_counter(list(x)): return _by_column(list(x.values()))
     raise InputError("it holds objects in objects, of which neither level counts rows; write a list of records: [{...}, {...}]")
 
-# %% ../nbs/08_tables.ipynb #c072
+# %% ../nbs/08_tables.ipynb #c075
 def _lists(x:dict) -> dict:
     "Columns that are lists already, if they are equally long."
     sizes = {k: len(v) if isinstance(v, list) else "no list" for k, v in x.items()}
@@ -436,7 +437,7 @@ def _json_columns(x) -> dict:
     if all(isinstance(v, dict) for v in values): return _nested(x)
     return _lists(x) if deep(values) else _by_column([x])
 
-# %% ../nbs/08_tables.ipynb #c076
+# %% ../nbs/08_tables.ipynb #c079
 def _reason(error:Exception) -> str:
     "The first line of a foreign error, short."
     return f"{type(error).__name__}: {error}".splitlines()[0].split(". ")[0].strip(": ")[:160]
@@ -467,7 +468,7 @@ def _json_grid(data:bytes, name:str, options, notes:Notes) -> Grid:
     except InputError as e: raise InputError(f"{name}: {e}") from None
     return _series_grid({str(k): pd.Series(v, dtype=object) for k, v in columns.items()})
 
-# %% ../nbs/08_tables.ipynb #c080
+# %% ../nbs/08_tables.ipynb #c083
 @dataclass(frozen=True)
 class Format:
     "A file format: its name, the endings it goes by, the bytes it begins with, and its reader."
@@ -501,7 +502,7 @@ def _format(data:bytes, name:str, what:str, delimiter=None) -> tuple[Format, str
     if seen.magic and not found.magic: raise InputError(f"{what} holds {seen.name} data, not text; rename it to end in {seen.endings[0]}")
     return found, ending
 
-# %% ../nbs/08_tables.ipynb #c084
+# %% ../nbs/08_tables.ipynb #c087
 def _not_there(path:Path) -> InputError:
     "The error for a path that does not exist, with the closest name beside it."
     if not path.parent.is_dir(): return InputError(f"there is no file {path}: the folder {path.parent} does not exist")
@@ -530,7 +531,7 @@ def _file_bytes(path) -> bytes:
     except (OSError, ValueError, RuntimeError) as e:
         raise InputError(f"cannot read {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
 
-# %% ../nbs/08_tables.ipynb #c088
+# %% ../nbs/08_tables.ipynb #c091
 def _unzip(data:bytes) -> tuple[bytes, str]:
     "The single file of a zip archive, and its name."
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -556,7 +557,7 @@ def _unpack(data:bytes, name:str, what:str) -> tuple[bytes, str]:
     except Exception as e: raise InputError(f"{what} cannot be unpacked; it is damaged or cut off ({_reason(e)})") from None
     return out if isinstance(out, tuple) else (out, name[:-len(packing)] if name else "")
 
-# %% ../nbs/08_tables.ipynb #c092
+# %% ../nbs/08_tables.ipynb #c095
 @contextmanager
 def _reading(name:str, kind:str):
     "Errors of the reader of a format as an `InputError`; its own warnings are of no use to the user."
@@ -568,7 +569,7 @@ def _reading(name:str, kind:str):
     except InputError: raise
     except Exception as e: raise InputError(f"{name} cannot be read as {kind}; it is damaged or something else ({_reason(e)})") from None
 
-# %% ../nbs/08_tables.ipynb #c095
+# %% ../nbs/08_tables.ipynb #c098
 _UNNAMED = re.compile(r"(Unnamed: \d+.*|__index_level_\d+__)?")
 
 def _named(grid:Grid, name:str, notes:Notes) -> dict[str, int]:
@@ -585,7 +586,14 @@ def _named(grid:Grid, name:str, notes:Notes) -> dict[str, int]:
     if not kept: raise InputError(f"{name} has no column with a name; its first line has to hold the names")
     return {n: p for p, n in enumerate(names) if not _UNNAMED.fullmatch(n)}
 
-# %% ../nbs/08_tables.ipynb #c099
+# %% ../nbs/08_tables.ipynb #c102
+def _settled(values:pd.Series) -> pd.Series:
+    "A column of Python objects as the type they have in common; lists and objects are refused."
+    if values.dtype != object or _is_text(values): return values
+    for v in values: _written(v)
+    return values.infer_objects()
+
+# %% ../nbs/08_tables.ipynb #c105
 @dataclass(frozen=True)
 class TableFile:
     "A table that has been opened: `columns` are known, `read` brings their values."
@@ -629,13 +637,7 @@ class TableFile:
         self._notes.add(f"{self.name}, column {column!r}: decimal commas such as {values[comma].iloc[0]!r} read as decimal points")
         return numbers
 
-def _settled(values:pd.Series) -> pd.Series:
-    "A column of Python objects as the type they have in common; lists and objects are refused."
-    if values.dtype != object or _is_text(values): return values
-    for v in values: _written(v)
-    return values.infer_objects()
-
-# %% ../nbs/08_tables.ipynb #c101
+# %% ../nbs/08_tables.ipynb #c106
 def open_table(path, # a file, or "-" for standard input
                *, sheet=None, # sheet of an Excel workbook, by name or number from 0
                delimiter:str|None=None, # found by itself unless given; also "tab", "pipe", "space"
@@ -656,7 +658,7 @@ def open_table(path, # a file, or "-" for standard input
     if grid.rows == 0: raise InputError(f"{what} has a header but no rows")
     return TableFile(what, kind.name, tuple(where), where, grid, notes)
 
-# %% ../nbs/08_tables.ipynb #c107
+# %% ../nbs/08_tables.ipynb #c112
 def read_table(path, # a file, or "-" for standard input
                *, text=(), # columns kept exactly as written: groups, ids
                usecols=None, # columns to read, in this order; all by default
@@ -669,7 +671,7 @@ def read_table(path, # a file, or "-" for standard input
     "The table in a file, one row per sample. See `open_table` for what can be read and its `read` for how values are understood."
     return open_table(path, sheet=sheet, delimiter=delimiter, encoding=encoding, notes=notes).read(text, usecols, decimal)
 
-# %% ../nbs/08_tables.ipynb #c114
+# %% ../nbs/08_tables.ipynb #c119
 COLUMN_NAMES = {
     "id": "sample_id | image_id img_id image_index image_name img_name | dicom_id sop_instance_uid isic_id slice_id instance_id | "
           "volume_id scan_id series_id slide_id eye_id | id uid | study_id exam_id accession accession_number case_id case | filename "
@@ -704,7 +706,7 @@ def _plain(name) -> str:
 _TIERS = {role: [frozenset(map(_plain, tier.split())) for tier in names.split("|")] for role, names in COLUMN_NAMES.items()}
 _ATTRIBUTES = frozenset(map(_plain, ATTRIBUTES.split()))
 
-# %% ../nbs/08_tables.ipynb #c116
+# %% ../nbs/08_tables.ipynb #c121
 def _hits(role:str, columns) -> list[list[str]]:
     "The columns that could play a role, tier by tier; tiers without any are left out."
     return [hit for tier in _TIERS[role] if (hit := [c for c in columns if _plain(c) in tier])]
@@ -713,7 +715,7 @@ def _is_attribute(column:str) -> bool:
     "Whether a column is called like a sensitive attribute; `PatientSex` and `subject_age` are."
     return _plain(column) in _ATTRIBUTES or re.sub("^(patient|subject|participant)", "", _plain(column)) in _ATTRIBUTES
 
-# %% ../nbs/08_tables.ipynb #c119
+# %% ../nbs/08_tables.ipynb #c124
 LABEL_WORDS = "label labels target targets truth true gt y_true ground_truth"
 SCORE_WORDS = ("prob probs probability proba y_prob y_proba pred_prob pred_proba y_pred_prob y_pred_proba predicted_prob score scores "
                "y_score pred_score softmax sigmoid p logit logits pred preds y_pred prediction predictions output outputs")
@@ -737,7 +739,17 @@ def _families(columns, words:list[str], behind:bool=False) -> dict:
         if part: found[part[0]].setdefault(part[1], c)
     return {w: f for w, f in found.items() if f}
 
-# %% ../nbs/08_tables.ipynb #c123
+# %% ../nbs/08_tables.ipynb #c128
+def _lacking(role:str, columns, could=()) -> InputError:
+    "The error for a role that no column plays, or that several `could`."
+    flag = "--" + role.replace("_", "-")
+    if could: return InputError(f"{plural(len(could), 'column')} could hold the {role} ({some(could, 8)}); choose one with {flag}")
+    headless = sum(bool(_NUMERAL.fullmatch(c)) for c in columns) * 2 > len(columns)
+    names = some(COLUMN_NAMES.get(role, ATTRIBUTES).split()[:4])
+    return InputError(f"no column holds the {role} (none is called {names} or alike); name it with {flag} (columns: {some(columns, 20)})"
+                      + ("; or does the table lack a header line?" if headless else ""))
+
+# %% ../nbs/08_tables.ipynb #c130
 @dataclass(frozen=True)
 class Roles:
     "Which column plays which part; `None` where no column does, or where several could (see `choices`)."
@@ -770,13 +782,7 @@ class Roles:
         "These roles, or an error that lists the candidates and the flag that decides."
         played = {"label": self.label or self.findings, "score": self.score or self.classes or self.findings}
         for role in roles:
-            if played.get(role, getattr(self, role)): continue
-            flag, could = "--" + role.replace("_", "-"), self.choices.get(role)
-            if could: raise InputError(f"{plural(len(could), 'column')} could hold the {role} ({some(could, 8)}); choose one with {flag}")
-            headless = sum(bool(_NUMERAL.fullmatch(c)) for c in self.columns) * 2 > len(self.columns)
-            names = some(COLUMN_NAMES.get(role, ATTRIBUTES).split()[:4])
-            raise InputError(f"no column holds the {role} (none is called {names} or alike); name it with {flag} "
-                             f"(columns: {some(self.columns, 20)})" + ("; or does the table lack a header line?" if headless else ""))
+            if not played.get(role, getattr(self, role)): raise _lacking(role, self.columns, self.choices.get(role))
         return self
 
     def class_column(self, value) -> str:
@@ -786,7 +792,7 @@ class Roles:
         if len(alike) == 1: return names[alike[0]]
         raise InputError(f"no score column is called after the class {value!r} (there are: {some(names, 20)}); name them with --score")
 
-# %% ../nbs/08_tables.ipynb #c127
+# %% ../nbs/08_tables.ipynb #c134
 def _pairs(columns) -> dict:
     "Finding -> (label column, score column): `label_x` or `x` with `score_x`, or `x_label` with `x_score`."
     for behind in (False, True):
@@ -799,7 +805,7 @@ def _pairs(columns) -> dict:
             if pairs: return pairs
     return {}
 
-# %% ../nbs/08_tables.ipynb #c129
+# %% ../nbs/08_tables.ipynb #c136
 def _one(tiers, fallback=()) -> tuple[str|None, tuple]:
     "The only column of the first tier, or else what there is to choose from."
     first = tiers[0] if tiers else list(fallback)
@@ -822,7 +828,7 @@ def _find_score(columns, label:str|None) -> tuple[str|None, dict, tuple]:
     score, could = _one([] if families else weak, [c for f in families for c in f.values()])
     return score, {}, could
 
-# %% ../nbs/08_tables.ipynb #c132
+# %% ../nbs/08_tables.ipynb #c139
 def _many(given) -> list:
     "A name, several, or none as a list."
     return [] if given is None else [given] if isinstance(given, str) else list(given)
@@ -849,7 +855,7 @@ def _find_predictions(columns, label=None, score=None) -> dict:
     one, classes, which = _find_score(columns, found) if not score else (score[0], {}, ()) if len(score) == 1 else (None, _about(score), ())
     return dict(label=found, score=one, classes=classes, choices={r: c for r, c in (("label", could), ("score", which)) if c})
 
-# %% ../nbs/08_tables.ipynb #c135
+# %% ../nbs/08_tables.ipynb #c142
 def find_columns(columns, # names, or anything that has `.columns`
                  *, label=None, # label column, if known; several for several findings
                  score=None, # score column, if known; several for several classes or findings
@@ -878,7 +884,7 @@ def find_columns(columns, # names, or anything that has `.columns`
     return Roles(columns, **found, **predictions, choices=choices, sensitive=tuple(a for a in attributes if a not in used),
                  score_type="logit" if logit else None, unused=tuple(c for c in named if c not in {*used, *sum(choices.values(), ())}))
 
-# %% ../nbs/08_tables.ipynb #c142
+# %% ../nbs/08_tables.ipynb #c149
 def join_keys(predictions, metadata, on:str|None) -> tuple[str, str]:
     "The key columns of both tables."
     if on is not None:
@@ -895,7 +901,7 @@ def join_keys(predictions, metadata, on:str|None) -> tuple[str, str]:
                      f"of the metadata: {some(theirs.values()) or 'none'}); "
                      "name the key with --on column, or --on prediction_column=metadata_column")
 
-# %% ../nbs/08_tables.ipynb #c145
+# %% ../nbs/08_tables.ipynb #c152
 _ALIKE = (("leading zeros", lambda k: k.lstrip("0")), ("capital letters", str.casefold),
           ("the '.0' at the end", lambda k: k.removesuffix(".0")),
           ("the folder", ntpath.basename), ("the file ending", lambda k: os.path.splitext(k)[0]),
@@ -915,7 +921,7 @@ def _why_not(left:pd.Series, right:pd.Series) -> str:
         if match: return f"but for {what} {match[0]!r} would match {match[1]!r}; write them alike in both tables"
     return f"for instance {some(left, 2)} against {some(right, 2)}"
 
-# %% ../nbs/08_tables.ipynb #c149
+# %% ../nbs/08_tables.ipynb #c156
 _SAMPLE_IDS = frozenset(map(_plain, SAMPLE_IDS.split()))
 
 def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", notes:Notes|None=None) -> None:
@@ -931,7 +937,7 @@ def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", n
     same = int(frame[again].duplicated().sum())
     if same: (Notes() if notes is None else notes).add(f"{where}: {plural(same, 'repeated row')}, the same in every column, counted again")
 
-# %% ../nbs/08_tables.ipynb #c153
+# %% ../nbs/08_tables.ipynb #c160
 def _one_per_key(metadata:pd.DataFrame, keys:pd.Series, column:str) -> tuple[pd.DataFrame, pd.Series]:
     "Metadata with one row per key; rows without a key and rows that only repeat another are left out."
     body, keys = metadata.reset_index(drop=True)[keys.notna()], keys[keys.notna()]
@@ -945,7 +951,7 @@ def _one_per_key(metadata:pd.DataFrame, keys:pd.Series, column:str) -> tuple[pd.
                          f"{plural(twice.nunique(), 'key')} in all); keep one row per key, or only columns that belong to the key")
     return body, keys
 
-# %% ../nbs/08_tables.ipynb #c157
+# %% ../nbs/08_tables.ipynb #c164
 def _merge_column(ours:pd.Series, theirs:pd.Series, column:str, keys:pd.Series, notes:Notes) -> pd.Series:
     "One column of two tables: equal where both know it, filled where one does."
     a, b = _keys(ours), _keys(theirs)
@@ -961,7 +967,7 @@ def _merge_column(ours:pd.Series, theirs:pd.Series, column:str, keys:pd.Series, 
     notes.add(f"column {column!r}: {plural(int(lacking.sum()), 'missing value')} of the predictions taken from the metadata")
     return ours.where(~lacking, theirs.set_axis(ours.index)) if not ours.isna().all() else theirs.set_axis(ours.index)
 
-# %% ../nbs/08_tables.ipynb #c160
+# %% ../nbs/08_tables.ipynb #c167
 def join_tables(predictions:pd.DataFrame, # one row per sample
                 metadata:pd.DataFrame, # one row per key
                 on:str|None=None, # key: "column", or "prediction_column=metadata_column"; by default the one id column that both have
@@ -987,7 +993,7 @@ def join_tables(predictions:pd.DataFrame, # one row per sample
     out = out.assign(**{c: _merge_column(out[c], rows[c], c, keys, notes) for c in both})
     return pd.concat([out, rows[[c for c in rows.columns if c not in out and c != right]]], axis=1)
 
-# %% ../nbs/08_tables.ipynb #c165
+# %% ../nbs/08_tables.ipynb #c172
 def _plain_value(value):
     "A cell as JSON knows it; infinity as text, since JSON has none."
     if isinstance(value, np.generic): value = value.item()
@@ -1007,7 +1013,7 @@ def _markdown(frame:pd.DataFrame) -> str:
     rows = [map(cell, frame.columns), ["---"] * frame.shape[1], *body]
     return "".join(f"| {' | '.join(r)} |\n" for r in rows)
 
-# %% ../nbs/08_tables.ipynb #c167
+# %% ../nbs/08_tables.ipynb #c174
 def _write_excel(frame:pd.DataFrame, path) -> None:
     "One sheet; text that begins with = stays text."
     require("openpyxl", "io", why="writing an Excel file")
@@ -1035,7 +1041,7 @@ WRITERS = {".csv": _write_lines(lambda frame: _delimited(frame, ",")), ".tsv": _
            ".jsonl": _write_lines(lambda frame: "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in _json_records(frame))),
            ".md": _write_lines(_markdown), ".parquet": _write_parquet, ".xlsx": _write_excel}
 
-# %% ../nbs/08_tables.ipynb #c169
+# %% ../nbs/08_tables.ipynb #c176
 def write_table(frame:pd.DataFrame, path) -> Path:
     "Write a table, without its index, in the format that the ending of `path` says: .csv .tsv .json .jsonl .md .parquet .xlsx."
     path = Path(path)
@@ -1048,7 +1054,7 @@ def write_table(frame:pd.DataFrame, path) -> Path:
         except Exception as e: raise InputError(f"{path} cannot be written ({_reason(e)})") from None
     return path
 
-# %% ../nbs/08_tables.ipynb #c173
+# %% ../nbs/08_tables.ipynb #c180
 def _inside(value, root:str, outside:bool) -> tuple[str, str]:
     "The path that a cell means, and what is wrong with it."
     if _written(value) in (None, ""): return "", "there is no path"
