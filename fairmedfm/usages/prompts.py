@@ -39,7 +39,7 @@ def box_centre(mask) -> np.ndarray:
 
 # %% ../../nbs/45_usages.prompts.ipynb #c012
 def deepest(mask, spacing=None) -> tuple[np.ndarray, float]:
-    "(k,) the pixel of a mask that is farthest from all that is not in it, and how far that is; nearest to the centre of mass where several are."
+    "(k,) the pixel of a mask farthest from all that is not in it (of several the nearest to the centre of mass), and how far that is."
     edt = require("scipy.ndimage", "seg", why="a point inside an object").distance_transform_edt
     mm, first = np.ones(mask.ndim) if spacing is None else np.asarray(spacing, float), tight_box(mask)[:mask.ndim]
     crop = mask[tuple(slice(a, b + 1) for a, b in zip(first[::-1], tight_box(mask)[mask.ndim:][::-1]))]
@@ -62,7 +62,7 @@ def some_pixels(mask, rng, n:float) -> dict:
     return _points(np.stack(np.unravel_index(at[rng.integers(len(at), size=int(n))], mask.shape), -1)[:, ::-1])
 
 def background_pixels(mask, rng, n:float) -> dict:
-    "`n` points beside the object: in its box enlarged by half a side (at least two pixels), outside the object; none where there is no such pixel."
+    "`n` points beside the object: in its box enlarged by half a side (two pixels at least), not in it; none where no such pixel is."
     k, box = mask.ndim, tight_box(mask)
     more = np.maximum(2, (box[k:] - box[:k] + 1)/2).astype(int)
     first, last = np.maximum(box[:k] - more, 0), np.minimum(box[k:] + more, np.array(mask.shape[::-1]) - 1)
@@ -89,15 +89,22 @@ class PromptPart(NamedTuple):
     aliases: tuple = ()
 
 PROMPTS = Registry("prompt", [
-    PromptPart("center", "point", lambda m, rng, n, mm: _points(box_centre(m)), what="the middle of the tight box, rounded down; it may lie outside the object", published=True, aliases=("centre",)),
-    PromptPart("rand", "point", lambda m, rng, n, mm: some_pixels(m, rng, n), 1, "one pixel of the object", True, True),
-    PromptPart("rands", "point", lambda m, rng, n, mm: some_pixels(m, rng, n), 5, "pixels of the object, with replacement", True, True),
-    PromptPart("bbox", "box", lambda m, rng, n, mm: {"boxes": tight_box(m).astype(float)}, what="the tight box, first and last pixel", published=True, aliases=("box",)),
-    PromptPart("center-inside", "point", lambda m, rng, n, mm: _points(deepest(m, mm)[0]), what="the pixel farthest from the outline", aliases=("centre-inside",)),
-    PromptPart("bbox-jitter", "box", lambda m, rng, n, mm: shaken_box(m, rng, n), .1, "the box, each end moved by this share of its side (normal, at most 20 pixels)", False, True, ("box-jitter",)),
-    PromptPart("negatives", "point", lambda m, rng, n, mm: background_pixels(m, rng, n), 1, "background points beside the object, with another prompt", False, True, ("negative",)),
+    PromptPart("center", "point", lambda m, rng, n, mm: _points(box_centre(m)), published=True, aliases=("centre",),
+               what="the middle of the tight box, rounded down; it may lie outside the object"),
+    PromptPart("rand", "point", lambda m, rng, n, mm: some_pixels(m, rng, n), 1, published=True, chance=True,
+               what="one pixel of the object"),
+    PromptPart("rands", "point", lambda m, rng, n, mm: some_pixels(m, rng, n), 5, published=True, chance=True,
+               what="pixels of the object, with replacement"),
+    PromptPart("bbox", "box", lambda m, rng, n, mm: {"boxes": tight_box(m).astype(float)}, published=True, aliases=("box",),
+               what="the tight box, first and last pixel"),
+    PromptPart("center-inside", "point", lambda m, rng, n, mm: _points(deepest(m, mm)[0]), aliases=("centre-inside",),
+               what="the pixel farthest from the outline"),
+    PromptPart("bbox-jitter", "box", lambda m, rng, n, mm: shaken_box(m, rng, n), .1, chance=True, aliases=("box-jitter",),
+               what="the box, each end moved by this share of its side (normal, at most 20 pixels)"),
+    PromptPart("negatives", "point", lambda m, rng, n, mm: background_pixels(m, rng, n), 1, chance=True, aliases=("negative",),
+               what="background points beside the object, with another prompt"),
     PromptPart("text", "text", None, what="the structure's name, or the words behind the colon"),
-    PromptPart("clicks", "clicks", None, 3, "rounds of a click into the largest error, after another prompt or center-inside"),
+    PromptPart("clicks", "clicks", None, 3, what="rounds of a click into the largest error, after another prompt or center-inside"),
 ])
 
 # %% ../../nbs/45_usages.prompts.ipynb #c028
@@ -109,7 +116,8 @@ class Plan:
     rounds: int = 0
     words: str|None = None
     @property
-    def kinds(self) -> tuple[str, ...]: return tuple(dict.fromkeys(p.kind for p, _ in self.parts)) + (("point",) if self.rounds and "point" not in [p.kind for p, _ in self.parts] else ())
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*(p.kind for p, _ in self.parts), *(["point"] if self.rounds else [])]))
     @property
     def needs_object(self) -> bool:
         "Whether there has to be an object to ask for: words can be asked without."
@@ -117,13 +125,15 @@ class Plan:
     @property
     def random(self) -> bool: return any(p.chance for p, _ in self.parts)
 
+# %% ../../nbs/45_usages.prompts.ipynb #c030
 def _number(part, text, name):
     if part.number is None: raise InputError(f"prompt {name!r}: {part.name} takes no number; write {part.name} alone")
     try: n = float(text)
     except ValueError: n = -1
     whole = part.name != "bbox-jitter"
     if not (n > 0 and n < 1000 and (n == int(n) or not whole) and (n < 1 or whole)):
-        raise InputError(f"prompt {name!r}: {text!r} is no {'whole number from 1 up' if whole else 'share between 0 and 1'} for {part.name} ({part.what})")
+        wanted = "whole number from 1 up" if whole else "share between 0 and 1"
+        raise InputError(f"prompt {name!r}: {text!r} is no {wanted} for {part.name} ({part.what})")
     return n
 
 def read_plan(name:str) -> Plan:
@@ -138,11 +148,12 @@ def read_plan(name:str) -> Plan:
         else: parts.append((part, value))
     if rounds and not parts: parts = [(PROMPTS["center-inside"], None)]
     kinds = [p.kind for p, _ in parts]
-    if {p.name for p, _ in parts} == {"negatives"}: raise InputError(f"prompt {name!r}: background points alone ask for nothing; join them to another, as in rand+negatives:2")
+    if {p.name for p, _ in parts} == {"negatives"}:
+        raise InputError(f"prompt {name!r}: background points alone ask for nothing; join them to another, as in rand+negatives:2")
     if max(kinds.count("box"), kinds.count("text")) > 1: raise InputError(f"prompt {name!r} has two boxes or texts; one is asked at a time")
     return Plan(str(name).strip(), tuple(parts), rounds, words)
 
-# %% ../../nbs/45_usages.prompts.ipynb #c032
+# %% ../../nbs/45_usages.prompts.ipynb #c034
 PER = ("structure", "component")
 
 def connected(mask) -> tuple[np.ndarray, int]:
@@ -158,7 +169,7 @@ def objects(mask, per:str="structure", most:int=20) -> tuple[list[np.ndarray], i
     order = np.argsort(-size, kind="stable")
     return [labels == i + 1 for i in order[:most]], int(size[order[most:]].sum())
 
-# %% ../../nbs/45_usages.prompts.ipynb #c036
+# %% ../../nbs/45_usages.prompts.ipynb #c038
 def join(parts) -> dict:
     "Keywords of `predict` from those of several parts: points are collected."
     out = {k: v for p in parts for k, v in p.items()}
@@ -179,11 +190,12 @@ def ask(
     if not plan.needs_object: return [{"text": plan.words or name}]
     made = []
     for i, target in enumerate(objects(mask, per)[0]):
-        parts = [{"text": plan.words or name} if p.kind == "text" else p.make(target, prompt_chance(seed, sample if i == 0 else f"{sample}|{i}"), n, spacing) for p, n in plan.parts]
+        parts = [{"text": plan.words or name} if p.kind == "text"
+                 else p.make(target, prompt_chance(seed, sample if i == 0 else f"{sample}|{i}"), n, spacing) for p, n in plan.parts]
         made.append(join(parts))
     return made
 
-# %% ../../nbs/45_usages.prompts.ipynb #c040
+# %% ../../nbs/45_usages.prompts.ipynb #c042
 def correction(truth, prediction, spacing=None) -> dict|None:
     "The next click: an object point in what is missing or a background point in what is too much; `None` if the masks agree."
     errors = [(deepest(e, spacing), label) for e, label in ((truth & ~prediction, 1), (prediction & ~truth, 0)) if e.any()]
@@ -191,7 +203,7 @@ def correction(truth, prediction, spacing=None) -> dict|None:
     (at, _), label = max(errors, key=lambda e: e[0][1])
     return _points(at, label)
 
-# %% ../../nbs/45_usages.prompts.ipynb #c044
+# %% ../../nbs/45_usages.prompts.ipynb #c046
 def in_words(prompts) -> str:
     "`box 18 12 54 48; point 36 30 +`: the prompts of one sample as text; objects are separated by a bar."
     def n(values): return " ".join(f"{v:g}" for v in np.round(np.asarray(values, float), 2))
@@ -201,10 +213,11 @@ def in_words(prompts) -> str:
         return "; ".join([*boxes, *points, *([f"text {p['text']!r}"] if "text" in p else [])])
     return " | ".join(map(one, prompts))
 
-# %% ../../nbs/45_usages.prompts.ipynb #c048
+# %% ../../nbs/45_usages.prompts.ipynb #c050
 def check_plan(plan:Plan, spec, protocol:str="sound"):
     "Raise an `InputError` if the promptable model of the row `spec` does not take such prompts under the protocol."
     taken = (*spec.prompts, *(spec.untrained if protocol == "paper" else ()))
     if lacking := [k for k in plan.kinds if k not in taken]:
         fitting = [p.name for p in PROMPTS.values() if p.kind in taken and p.name != "negatives"]
-        raise InputError(f"{spec.name} takes {' and '.join(k for k in spec.prompts if k != 'mask')} prompts, and {plan.name!r} asks with a {some(lacking)[1:-1]}; choose {some(fitting, 10)}")
+        raise InputError(f"{spec.name} takes {spec.takes} prompts, and {plan.name!r} asks with a {' and a '.join(lacking)}; "
+                         f"choose {some(fitting, 10)}")

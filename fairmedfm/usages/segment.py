@@ -1,4 +1,5 @@
-"""A dataset, a promptable model and prompts become a table: Dice, IoU, surface distances and volumes per picture, per slice and per volume.
+"""A dataset, a promptable model and prompts become a table: Dice, IoU, surface distances and volumes per picture, per slice and per
+volume.
 
 Docs: https://fairmedfm.github.io/fairmedfm/usages.segment.html.md"""
 
@@ -49,33 +50,36 @@ __all__ = ['READ', 'SEG_USAGES', 'METRICS', 'wanted', 'Case', 'read_options', 'r
 def wanted(spec, pos_class=None) -> dict:
     "Name → what `structure_mask` takes, for one `pos_class` or several; `all` is every structure in the dataset's row, `None` its default."
     if as_list(pos_class) == ["all"]:
-        if not spec or not spec.structures: raise InputError("pos_class='all' needs a dataset with a label scheme; list the label numbers of your masks instead")
+        if not spec or not spec.structures:
+            raise InputError("pos_class='all' needs a dataset with a label scheme; list the label numbers of your masks instead")
         return {name: name for name in spec.structures}
-    given = [p.strip() if isinstance(p, str) else p for text in as_list(pos_class) or [None] for p in (text.split(",") if isinstance(text, str) else [text])]
+    given = [p.strip() if isinstance(p, str) else p for text in as_list(pos_class) or [None]
+             for p in (text.split(",") if isinstance(text, str) else [text])]
     return {label_values(spec, p)[0].replace("anything", "foreground"): p for p in given}
 
-# %% ../../nbs/46_usages.segment.ipynb #c013
+# %% ../../nbs/46_usages.segment.ipynb #c014
 READ = ("window", "percentiles", "per_slice", "plane", "axes")      # reading options of `read_image` that mean something here
 
 @dataclass
 class Case:
-    "A row, read: the image as a `Scan`, a mask per structure on its grid, the sentence for each that is absent; `kept` collects answers of slices."
+    "A row, read: the image, and a mask per structure on its grid."
     row: int
     id: str
     scan: Scan
-    truths: dict
-    absent: dict
+    truths: dict                       # structure → mask
+    absent: dict                       # structure → the sentence that says why it is not there
     spacing: tuple|None
     key: str = ""
-    kept: dict = field(default_factory=dict, repr=False)
-    lines: list = field(default_factory=list, repr=False)
+    kept: dict = field(default_factory=dict, repr=False)      # the answers of slices, until the volume is complete
+    lines: list = field(default_factory=list, repr=False)     # of scores
     @property
     def is_volume(self) -> bool: return self.scan.is_volume
 
 def read_options(data:Dataset, protocol:str, given:dict) -> dict:
     "How images of a dataset are read: its row of facts, and what was given instead."
     row = data.spec.read_options(protocol) if data.spec else {}
-    if strange := [k for k in given if k not in READ]: raise InputError(f"{some(strange)}: no reading option of segmentation (there are: {some(READ, 9)})")
+    if strange := [k for k in given if k not in READ]:
+        raise InputError(f"{some(strange)}: no reading option of segmentation (there are: {some(READ, 9)})")
     return {k: v for k, v in {**row, **given}.items() if k in READ and v is not None}
 
 def read_case(data:Dataset, row:int, structures:dict, read:dict) -> Case:
@@ -86,11 +90,13 @@ def read_case(data:Dataset, row:int, structures:dict, read:dict) -> Case:
     labels = load_labels(data, row, axes=read.get("axes"), **({"plane": "axial"} if scan.is_volume else {}))
     grid = scan.array.shape[:3 if scan.is_volume else 2]
     if labels.array.shape != grid:
-        raise InputError(f"row {row + 1} (id {cell['id']!r}): the mask is {' × '.join(map(str, labels.array.shape))}, its image {' × '.join(map(str, grid))}; both have to lie on one grid")
+        raise InputError(f"row {row + 1} (id {cell['id']!r}): the mask is {' × '.join(map(str, labels.array.shape))}, its image "
+                         f"{' × '.join(map(str, grid))}; both have to lie on one grid")
     found = {name: structure_mask(labels, data.spec, p) for name, p in structures.items()}
-    return Case(row, cell["id"], scan, {k: m for k, (m, _) in found.items()}, {k: s for k, (_, s) in found.items() if s}, scan.spacing or labels.spacing)
+    return Case(row, cell["id"], scan, {k: m for k, (m, _) in found.items()}, {k: s for k, (_, s) in found.items() if s},
+                scan.spacing or labels.spacing)
 
-# %% ../../nbs/46_usages.segment.ipynb #c017
+# %% ../../nbs/46_usages.segment.ipynb #c018
 def in_8_bits(scan:Scan, window=None, percentiles=(.5, 99.5), per_slice:bool=False, **other) -> np.ndarray:
     "The scan's values as uint8: (H, W) or (S, H, W), with a last axis of 3 for colours."
     own = scan.window
@@ -99,17 +105,17 @@ def in_8_bits(scan:Scan, window=None, percentiles=(.5, 99.5), per_slice:bool=Fal
     if scan.array.dtype == np.uint8 and (window is None or scan.is_colour): return scan.array
     return to_uint8(scan.array, None if scan.is_colour else window, percentiles, per_slice)
 
-# %% ../../nbs/46_usages.segment.ipynb #c020
+# %% ../../nbs/46_usages.segment.ipynb #c021
 @dataclass
 class Shot:
-    "An image to encode, the true masks on its grid, its id for random prompts; `index` of a slice; `last` of its case. `image` is `None` for a case without anything to ask."
+    "An image to encode, and the true masks on its grid."
     case: Case
-    sample: str
-    image: np.ndarray|None
+    sample: str                        # its id for random prompts
+    image: np.ndarray|None             # None for a case without anything to ask
     truths: dict
     spacing: tuple|None = None
-    index: int|None = None
-    last: bool = True
+    index: int|None = None             # of a slice
+    last: bool = True                  # of its case
     @property
     def key(self) -> str: return self.case.key if self.index is None else f"{self.case.key}/{self.index}"
 
@@ -125,23 +131,28 @@ def shots(case:Case, read:dict, solid:bool=False, everywhere:bool=False) -> Iter
     case.truths, case.spacing = {k: m.array for k, m in masks.items()}, next(iter(masks.values())).spacing
     visited = range(len(pictures)) if everywhere else np.flatnonzero(np.any([m.any((1, 2)) for m in case.truths.values()], axis=0))
     for i in map(int, visited):
-        yield Shot(case, f"{case.id}/{i}", pictures[i], {k: m[i] for k, m in case.truths.items()}, case.spacing and case.spacing[1:], i, i == visited[-1])
+        truths, spacing = {k: m[i] for k, m in case.truths.items()}, case.spacing and case.spacing[1:]
+        yield Shot(case, f"{case.id}/{i}", pictures[i], truths, spacing, i, i == visited[-1])
 
-# %% ../../nbs/46_usages.segment.ipynb #c024
+# %% ../../nbs/46_usages.segment.ipynb #c025
 def as_published(shot:Shot, size:int) -> Shot:
     "The shot at `size` × `size`, as the published benchmark saw it."
     if shot.image is None: return shot
-    def nearest(a): return F.interpolate(torch.from_numpy(np.ascontiguousarray(a))[None, None].float(), size=(size, size), mode="nearest")[0, 0].numpy()
+    def nearest(a):
+        whole = torch.from_numpy(np.ascontiguousarray(a))[None, None].float()
+        return F.interpolate(whole, size=(size, size), mode="nearest")[0, 0].numpy()
     if shot.index is None: image = np.array(RESIZE["squash"](rgb(shot.image), published(Picture(size))))
-    else: image = nearest(shot.image).astype(np.uint8) if shot.image.ndim == 2 else np.stack([nearest(c) for c in np.moveaxis(shot.image, -1, 0)], -1).astype(np.uint8)
+    elif shot.image.ndim == 2: image = nearest(shot.image).astype(np.uint8)
+    else: image = np.stack([nearest(c) for c in np.moveaxis(shot.image, -1, 0)], -1).astype(np.uint8)
     mm = shot.spacing and tuple(s*n/size for s, n in zip(shot.spacing, shot.image.shape))
     return replace(shot, image=image, truths={k: nearest(m) > 0 for k, m in shot.truths.items()}, spacing=mm)
 
-# %% ../../nbs/46_usages.segment.ipynb #c027
+# %% ../../nbs/46_usages.segment.ipynb #c028
 def squared(shot:Shot, model) -> tuple[np.ndarray, tuple|None]:
     "The image for a network of pictures, and its stretch per axis or `None`: pixels are made square where they differ by more than 5 %."
     mm = shot.spacing
-    if shot.index is None or not mm or isinstance(model.transform, AsItIs) or max(mm) <= 1.05*min(mm) or model.protocol == "paper": return shot.image, None
+    if shot.index is None or not mm or isinstance(model.transform, AsItIs) or max(mm) <= 1.05*min(mm) or model.protocol == "paper":
+        return shot.image, None
     size = [max(1, round(n*s/min(mm))) for n, s in zip(shot.image.shape, mm)]
     return np.array(rgb(shot.image).resize(size[::-1], Image.Resampling.BILINEAR)), tuple(a/b for a, b in zip(size, shot.image.shape))
 
@@ -155,25 +166,24 @@ def embed(model, batch:list[Shot]) -> list[Embedding]:
     found = [model.set_image(pictures[0], batch[0].spacing)] if len(batch) == 1 else model.set_images(list(pictures))
     return [replace(e, frame=own_frame(e.frame, s, by), spacing=s.spacing) for e, s, by in zip(found, batch, stretch)]
 
-# %% ../../nbs/46_usages.segment.ipynb #c032
-class EmbeddingShelf:
-    "Embeddings of one encoder under one set of facts, in chunks of about `megabytes` below `folder`; `half` rounds them to half precision, before their first use too."
-    def __init__(self, folder, digest:str, encoding:str, half:bool=False, megabytes:float=64, say:Callable|None=None):
-        self.folder, self.digest, self.encoding, self.half, self.limit, self.say = Path(folder), digest, encoding, half, megabytes*2**20, say or (lambda text: None)
-        self.known, self.seen, self.waiting, self.size, self.file, self.full = {}, set(), {}, 0, (None, None), False
-        self.refresh()
-    def refresh(self):
-        "Learn what others have written since."
-        for path in sorted(self.folder.glob("[!.]*.safetensors")):
-            version = (path.name, path.stat().st_mtime_ns)
-            if version in self.seen: continue
-            self.seen.add(version)
-            for i, entry in enumerate(_chunk_entries(path, self.digest)):
-                if len(entry["names"]) > len(self.known.get(entry["key"], (0, 0, {"names": ()}))[2]["names"]): self.known[entry["key"]] = path, i, entry
-    def __contains__(self, key): return key in self.known or key in self.waiting
-    def __len__(self): return len(self.known)
+# %% ../../nbs/46_usages.segment.ipynb #c033
+def _crc(arrays) -> int:
+    crc = 0
+    for k in sorted(arrays): crc = zlib.crc32(np.ascontiguousarray(arrays[k]).reshape(-1).view(np.uint8), crc)
+    return crc
 
-def _chunk_entries(path, digest) -> list:
+def _write_chunk(folder, digest:str, held:dict) -> Path:
+    "Embeddings by their keys as one file below `folder`, which says what each is; its name follows from the keys."
+    entries = [{"key": key, "frame": asdict(e.frame), "spacing": e.spacing, "names": sorted(e.arrays), "crc": _crc(e.arrays)}
+               for key, e in held.items()]
+    tensors = {f"{i}.{name}": np.ascontiguousarray(v) for i, e in enumerate(held.values()) for name, v in e.arrays.items()}
+    facts = {"digest": digest, "entries": json.dumps(entries)}
+    name = hashlib.sha256("".join(f"{e['key']} {len(e['names'])};" for e in entries).encode()).hexdigest()[:20]
+    with atomic_path(folder/f"{name}.safetensors") as tmp:
+        require("safetensors.numpy", "seg", why="keeping embeddings").save_file(tensors, str(tmp), metadata=facts)
+    return folder/f"{name}.safetensors"
+
+def _chunk_entries(path, digest:str) -> list:
     "What a chunk holds; nothing if it is damaged or belongs to other facts."
     st = require("safetensors", "seg", why="kept embeddings")
     try:
@@ -181,71 +191,80 @@ def _chunk_entries(path, digest) -> list:
         return json.loads(meta["entries"]) if meta["digest"] == digest else []
     except (OSError, ValueError, KeyError, TypeError, st.SafetensorError): return []
 
-def _crc(arrays) -> int:
-    crc = 0
-    for k in sorted(arrays): crc = zlib.crc32(np.ascontiguousarray(arrays[k]).reshape(-1).view(np.uint8), crc)
-    return crc
+# %% ../../nbs/46_usages.segment.ipynb #c037
+def _as_type(e:Embedding, have, want) -> Embedding:
+    return replace(e, arrays={k: v.astype(want) if v.dtype == have else v for k, v in e.arrays.items()})
+def _halved(e:Embedding) -> Embedding: return _as_type(e, np.float32, np.float16)
+def _full(e:Embedding) -> Embedding: return _as_type(e, np.float16, np.float32)
 
-# %% ../../nbs/46_usages.segment.ipynb #c035
-def _rounded(self, e:Embedding) -> Embedding:
-    "The embedding as it will be read: with `half`, rounded to half precision."
-    return replace(e, arrays={k: v.astype(np.float16).astype(v.dtype) if v.dtype == np.float32 else v for k, v in e.arrays.items()}) if self.half else e
+class EmbeddingShelf:
+    "Embeddings of one encoder under one set of facts, in chunks of about `megabytes` below `folder`; `half` rounds to half precision."
+    def __init__(self, folder, digest:str, encoding:str, half:bool=False, megabytes:float=64, say:Callable|None=None):
+        self.folder, self.digest, self.encoding, self.half = Path(folder), digest, encoding, half
+        self.limit, self.say = megabytes*2**20, say or (lambda text: None)
+        self.known, self.seen, self.waiting, self.size, self.file, self.full = {}, set(), {}, 0, (None, None), False
+        self.refresh()
+    def __contains__(self, key): return key in self.known or key in self.waiting
+    def __len__(self): return len(self.known)
+    def refresh(self):
+        "Learn what others have written since."
+        for path in sorted(self.folder.glob("[!.]*.safetensors")):
+            version = (path.name, path.stat().st_mtime_ns)
+            if version in self.seen: continue
+            self.seen.add(version)
+            for i, entry in enumerate(_chunk_entries(path, self.digest)):
+                if len(entry["names"]) > len(self.known.get(entry["key"], (0, 0, {"names": ()}))[2]["names"]):
+                    self.known[entry["key"]] = path, i, entry
+    def rounded(self, e:Embedding) -> Embedding:
+        "The embedding as it will be read: with `half`, rounded to half precision."
+        return _full(_halved(e)) if self.half else e
+    def put(self, key:str, e:Embedding):
+        "Keep an embedding; it is on disk when its chunk is full, or after `flush`."
+        if self.full: return
+        self.waiting[key] = _halved(e) if self.half else e
+        self.size += sum(v.nbytes for v in self.waiting[key].arrays.values())
+        if self.size >= self.limit: self.flush()
+    def flush(self):
+        "Write what waits."
+        if not self.waiting or self.full: return
+        if shutil.disk_usage(self.folder).free < 3*self.size + 2**28:
+            self.full, self.waiting = True, {}
+            self.say(f"the disk of {self.folder.parent.name} is nearly full: further embeddings are not kept"); return
+        _write_chunk(self.folder, self.digest, self.waiting)
+        self.waiting, self.size = {}, 0
+        self.refresh()
+    def get(self, key:str) -> Embedding|None:
+        "The kept embedding, or `None` if it is not there or damaged."
+        if key in self.waiting: return _full(self.waiting[key])
+        if key not in self.known: return None
+        path, i, entry = self.known[key]
+        arrays = self._arrays(path, i, entry)
+        if arrays is None:
+            self.say(f"a kept embedding in {path.name} is damaged; it is made again")
+            return self.known.pop(key) and None
+        frame = Frame(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry["frame"].items()})
+        return _full(Embedding(arrays, frame, self.encoding, entry["spacing"] and tuple(entry["spacing"])))
+    def _arrays(self, path, i, entry) -> dict|None:
+        "The arrays of an entry, `None` when the file is gone, cut or not what was written."
+        st = require("safetensors", "seg", why="kept embeddings")
+        try:
+            if self.file[0] != path: self.file = path, st.safe_open(str(path), "np").__enter__()
+            arrays = {name: self.file[1].get_tensor(f"{i}.{name}") for name in entry["names"]}
+        except (OSError, ValueError, st.SafetensorError): return None
+        return arrays if _crc(arrays) == entry["crc"] else None
 
-def _put(self, key:str, e:Embedding):
-    "Keep an embedding; it is on disk when its chunk is full, or after `flush`."
-    if self.full: return
-    self.waiting[key] = replace(e, arrays={k: v.astype(np.float16) if self.half and v.dtype == np.float32 else v for k, v in e.arrays.items()})
-    self.size += sum(v.nbytes for v in self.waiting[key].arrays.values())
-    if self.size >= self.limit: self.flush()
-
-def _flush(self):
-    "Write what waits."
-    if not self.waiting or self.full: return
-    if shutil.disk_usage(self.folder).free < 3*self.size + 2**28:
-        self.full, self.waiting = True, {}
-        self.say(f"the disk of {self.folder.parent.name} is nearly full: further embeddings are not kept"); return
-    entries = [{"key": key, "frame": asdict(e.frame), "spacing": e.spacing, "names": sorted(e.arrays), "crc": _crc(e.arrays)} for key, e in self.waiting.items()]
-    tensors = {f"{i}.{name}": np.ascontiguousarray(v) for i, e in enumerate(self.waiting.values()) for name, v in e.arrays.items()}
-    name = hashlib.sha256("".join(f"{e['key']} {len(e['names'])};" for e in entries).encode()).hexdigest()[:20]
-    path = self.folder/f"{name}.safetensors"
-    with atomic_path(path) as tmp:
-        require("safetensors.numpy", "seg", why="keeping embeddings").save_file(tensors, str(tmp), metadata={"digest": self.digest, "entries": json.dumps(entries)})
-    self.waiting, self.size = {}, 0
-    self.refresh()
-
-def _get(self, key:str) -> Embedding|None:
-    "The kept embedding, or `None` if it is not there or damaged."
-    if key in self.waiting: return _full(self.waiting[key])
-    if key not in self.known: return None
-    path, i, entry = self.known[key]
-    arrays = self._arrays(path, i, entry)
-    if arrays is not None: return _full(Embedding(arrays, Frame(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry["frame"].items()}), self.encoding, entry["spacing"] and tuple(entry["spacing"])))
-    self.say(f"a kept embedding in {path.name} is damaged; it is made again")
-    self.known.pop(key)
-
-def _arrays(self, path, i, entry) -> dict|None:
-    "The arrays of an entry, `None` when the file is gone, cut or not what was written."
-    st = require("safetensors", "seg", why="kept embeddings")
-    try:
-        if self.file[0] != path: self.file = path, st.safe_open(str(path), "np").__enter__()
-        arrays = {name: self.file[1].get_tensor(f"{i}.{name}") for name in entry["names"]}
-    except (OSError, ValueError, st.SafetensorError): return None
-    return arrays if _crc(arrays) == entry["crc"] else None
-
-def _full(e): return replace(e, arrays={k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in e.arrays.items()})
-
-EmbeddingShelf.put, EmbeddingShelf.flush, EmbeddingShelf.get, EmbeddingShelf._arrays, EmbeddingShelf.rounded = _put, _flush, _get, _arrays, _rounded
-
-# %% ../../nbs/46_usages.segment.ipynb #c039
+# %% ../../nbs/46_usages.segment.ipynb #c042
 class SegCache:
     "The folder of embeddings and scores. `folder=None` keeps nothing."
     def __init__(self, folder="./cache", half:bool=False, megabytes:float=64, piece:int=16, say:Callable|None=None):
-        self.folder, self.half, self.megabytes, self.piece, self.say = folder and Path(folder), half, megabytes, piece, say or (lambda text: None)
+        self.folder, self.half, self.megabytes, self.piece = folder and Path(folder), half, megabytes, piece
+        self.say = say or (lambda text: None)
         self.hashes = Hashes(self.folder/"hashes.json" if folder else None)
     def _place(self, kind:str, facts:dict) -> Path:
         place = self.folder/kind/f"{facts['model'].replace(':', '-').replace('/', '-')}-{digest_of(facts)[:16]}"
         place.mkdir(parents=True, exist_ok=True)
-        if not (place/"index.json").exists(): write_text(place/"index.json", json.dumps({"digest": digest_of(facts), **facts}, indent=1, default=str) + "\n")
+        if not (place/"index.json").exists():
+            write_text(place/"index.json", json.dumps({"digest": digest_of(facts), **facts}, indent=1, default=str) + "\n")
         return place
     def shelf(self, model, facts:dict) -> EmbeddingShelf|None:
         "The shelf of a model; none for models whose embedding is the image itself."
@@ -259,7 +278,7 @@ class SegCache:
         image, mask = (self.hashes.of(data.path(cell[c]), split_path(cell[c])[1]) for c in ("image", "mask"))
         return image, hashlib.sha256(f"{cell['id']}|{image}|{mask}".encode()).hexdigest()
 
-# %% ../../nbs/46_usages.segment.ipynb #c042
+# %% ../../nbs/46_usages.segment.ipynb #c046
 class ScoreBook:
     "Lines of finished cases by their key; `write` keeps those of a piece in one file, whole or not there."
     def __init__(self, folder:Path|None):
@@ -276,7 +295,7 @@ def book_of(cache:SegCache, facts:dict) -> ScoreBook:
     "The book for a set of facts."
     return ScoreBook(cache._place("scores", facts) if cache.folder else None)
 
-# %% ../../nbs/46_usages.segment.ipynb #c045
+# %% ../../nbs/46_usages.segment.ipynb #c049
 @dataclass(frozen=True)
 class SegUsage:
     "A value of `--usage`: the prompt in its name, volumes whole or by slices, what is trained."
@@ -290,11 +309,14 @@ class SegUsage:
     text: bool = False
     aliases: tuple[str, ...] = ()
 
-SEG_USAGES = Registry("usage", [SegUsage("seg2d", "pictures, and volumes slice by slice"), *(SegUsage(f"seg2d-{p}", f"seg2d with --prompt {p}", p) for p in ("rand", "rands", "center", "bbox")),
-                                SegUsage("seg3d", "volumes: whole for models of volumes, by slices for others; scored per volume", solid=True),
-                                SegUsage("seg2d-ft", "seg2d after fine-tuning the decoder on the training split", trains=True),
-                                SegUsage("seg2d-lora", "seg2d after fine-tuning the decoder and LoRA layers of the image encoder", trains=True, images=True)])
+SEG_USAGES = Registry("usage", [
+    SegUsage("seg2d", "pictures, and volumes slice by slice"),
+    *(SegUsage(f"seg2d-{p}", f"seg2d with --prompt {p}", p) for p in ("rand", "rands", "center", "bbox")),
+    SegUsage("seg3d", "volumes: whole for models of volumes, by slices for others; scored per volume", solid=True),
+    SegUsage("seg2d-ft", "seg2d after fine-tuning the decoder on the training split", trains=True),
+    SegUsage("seg2d-lora", "seg2d after fine-tuning the decoder and LoRA layers of the image encoder", trains=True, images=True)])
 
+# %% ../../nbs/46_usages.segment.ipynb #c051
 def several(given) -> list:
     "What is asked for, one by one: a list, or text with commas."
     return [p.strip() for text in as_list(given) for p in str(text).split(",") if p.strip()]
@@ -302,11 +324,15 @@ def several(given) -> list:
 def usage_prompts(usage:str, prompts=None) -> list[str]:
     "The prompts of a usage: those in its name, else those given."
     own, given = SEG_USAGES[usage].prompt, several(prompts)
-    if own and given and given != [own]: raise InputError(f"usage {usage} prompts with {own}, and --prompt says {', '.join(given)}; take --usage seg2d, or leave --prompt away")
-    if not own and not given: raise InputError(f"usage {usage} needs --prompt: center, rand, rands, bbox, center-inside, bbox-jitter, text, clicks; several with commas")
+    if own and given and given != [own]:
+        raise InputError(f"usage {usage} prompts with {own}, and --prompt says {', '.join(given)}; "
+                         "take --usage seg2d, or leave --prompt away")
+    if not own and not given:
+        raise InputError(f"usage {usage} needs --prompt: center, rand, rands, bbox, center-inside, bbox-jitter, text, clicks; "
+                         "several with commas")
     return [own] if own else given
 
-# %% ../../nbs/46_usages.segment.ipynb #c048
+# %% ../../nbs/46_usages.segment.ipynb #c054
 METRICS = ("dice", "iou", "hd95", "nsd", "rvd")
 
 @dataclass(frozen=True)
@@ -332,10 +358,12 @@ class SegRun:
     def facts(self, spec=None) -> dict:
         "What decides the scores, besides model and files."
         values = {k: sorted(map(int, label_values(spec, p)[1])) for k, p in self.structures.items()}
-        return {**self.seen(), "prompts": [p.name for p in self.plans], "structures": values, "flags": {k: type(next(iter(label_values(spec, p)[1]), 0)).__name__ for k, p in self.structures.items()},
-                "per": self.per, "seed": self.seed, "metrics": list(self.metrics), "tolerance": self.tolerance, "empty_score": self.empty_score}
+        return {**self.seen(), "prompts": [p.name for p in self.plans], "structures": values,
+                "flags": {k: type(next(iter(label_values(spec, p)[1]), 0)).__name__ for k, p in self.structures.items()},
+                "per": self.per, "seed": self.seed, "metrics": list(self.metrics), "tolerance": self.tolerance,
+                "empty_score": self.empty_score}
 
-# %% ../../nbs/46_usages.segment.ipynb #c050
+# %% ../../nbs/46_usages.segment.ipynb #c056
 def seg_run(
     data:Dataset, model, # a promptable model
     prompts="center", # one or several names, also separated by commas
@@ -352,19 +380,24 @@ def seg_run(
     if len(set(names)) < len(names): raise InputError(f"--prompt names {some([n for n in names if names.count(n) > 1][:1])} twice")
     for p in plans: check_plan(p, spec, model.protocol)
     if per not in PER: raise InputError(f"there is no prompt per {per!r}; choose {' or '.join(PER)}")
-    if per == "component" and any(p.rounds for p in plans): raise InputError("corrective clicks go to the whole structure; leave --per component away, or clicks")
+    if per == "component" and any(p.rounds for p in plans):
+        raise InputError("corrective clicks go to the whole structure; leave --per component away, or clicks")
     solid = SEG_USAGES[usage].solid and "3D" in spec.space
     if spec.space == "3D" and not solid: raise InputError(f"{spec.name} is a model of volumes; use --usage seg3d")
     paper, own = model.protocol == "paper", getattr(model.transform, "size", None)
     size = (size or (own if isinstance(own, int) else 1024)) if paper and not solid else None
-    return SegRun(plans, wanted(data.spec, pos_class), usage, per, seed, model.protocol, size, tuple(MASK_METRICS[m].name for m in as_list(metrics)), float(tolerance), empty_score, read_options(data, model.protocol, read), solid)
+    return SegRun(plans, wanted(data.spec, pos_class), usage, per, seed, model.protocol, size,
+                  tuple(MASK_METRICS[m].name for m in as_list(metrics)), float(tolerance), empty_score,
+                  read_options(data, model.protocol, read), solid)
 
-# %% ../../nbs/46_usages.segment.ipynb #c054
+# %% ../../nbs/46_usages.segment.ipynb #c060
 def united(model, embedding, prompts, **more) -> Prediction:
     "The union of the answers to the prompts of one sample; the mean of their scores."
     if len(prompts) > 1 and all(set(p) == {"boxes"} for p in prompts): prompts = [{"boxes": np.stack([p["boxes"] for p in prompts])}]
     each = [model.predict(embedding, **p, **more) for p in prompts]
-    return each[0] if len(each) == 1 else Prediction(np.any([p.mask for p in each], 0), float(np.mean([p.score for p in each])), np.max([p.logits for p in each], 0))
+    if len(each) == 1: return each[0]
+    masks, scores, logits = zip(*each)
+    return Prediction(np.any(masks, 0), float(np.mean(scores)), np.max(logits, 0))
 
 def answers(model, embedding, shot:Shot, name:str, plan:Plan, run:SegRun) -> Iterator[tuple[int, Prediction, list]]:
     "(round, prediction, prompts) for one structure of a shot; nothing if there is nothing to ask."
@@ -381,7 +414,7 @@ def answers(model, embedding, shot:Shot, name:str, plan:Plan, run:SegRun) -> Ite
             found = united(model, embedding, prompts, **more)
         yield k + 1, found, prompts
 
-# %% ../../nbs/46_usages.segment.ipynb #c059
+# %% ../../nbs/46_usages.segment.ipynb #c065
 def pair_scores(pred, true, spacing=None, metrics=METRICS, tolerance:float=1.0, empty_score:float=1.0) -> dict:
     "Each metric, and both volumes, in mm (mm², mm³) where the spacing is known, else in pixels; for two boolean masks of one shape."
     both, p, t, _ = overlap(pred, true)
@@ -392,7 +425,7 @@ def pair_scores(pred, true, spacing=None, metrics=METRICS, tolerance:float=1.0, 
         return float(m.surface(*far, tolerance*(1 + 1e-6))) if far else m.one_empty if p or t else np.nan
     return {**{m.name: one(m) for m in rows}, "volume": t*cell, "predicted_volume": p*cell}
 
-# %% ../../nbs/46_usages.segment.ipynb #c063
+# %% ../../nbs/46_usages.segment.ipynb #c069
 def ahead(read:Callable, items:Iterable, workers:int=0) -> Iterator:
     "`read(item)` of each item in order, `workers` items ahead in as many threads."
     if workers < 1: yield from map(read, items); return
@@ -423,7 +456,7 @@ def encoded(model, stream:Iterable[Shot], shelf:EmbeddingShelf|None=None, batch_
         if len(missing) >= batch_size or len(waiting) >= 2*batch_size: yield from done()
     yield from done()
 
-# %% ../../nbs/46_usages.segment.ipynb #c067
+# %% ../../nbs/46_usages.segment.ipynb #c073
 def _shape_facts(truth) -> dict:
     edge = any(np.take(truth, k, axis).any() for axis in range(truth.ndim) for k in (0, -1))
     return {"pieces": connected(truth)[1], "border": bool(edge)}
@@ -438,7 +471,8 @@ def shot_lines(model, embedding, shot:Shot, run:SegRun) -> list[dict]:
             for k, found, prompts in answers(model, embedding, shot, name, plan, run):
                 if shot.index is not None: case.kept.setdefault((name, plan.name, k), {})[shot.index] = np.packbits(found.mask)
                 where = {"structure": name, "prompt": plan.name, "round": k} | ({} if shot.index is None else {"slice": shot.index})
-                lines.append({**where, **pair_scores(found.mask, truth, shot.spacing, run.metrics, run.tolerance, run.empty_score), "predicted_iou": found.score, "asked": in_words(prompts)})
+                lines.append({**where, **pair_scores(found.mask, truth, shot.spacing, run.metrics, run.tolerance, run.empty_score),
+                              "predicted_iou": found.score, "asked": in_words(prompts)})
     return lines
 
 def volume_lines(case:Case, run:SegRun, grid, spacing, truths) -> list[dict]:
@@ -448,16 +482,19 @@ def volume_lines(case:Case, run:SegRun, grid, spacing, truths) -> list[dict]:
         pred = np.zeros(grid, bool)
         for i, bits in slices.items(): pred[i] = np.unpackbits(bits, count=pred[i].size).reshape(pred[i].shape)
         own = [l["predicted_iou"] for l in case.lines if (l["structure"], l["prompt"], l["round"]) == (name, plan, k)]
-        lines.append({"structure": name, "prompt": plan, "round": k, **pair_scores(pred, truths[name], spacing, run.metrics, run.tolerance, run.empty_score), "predicted_iou": float(np.mean(own)), "slices": len(slices)})
+        lines.append({"structure": name, "prompt": plan, "round": k,
+                      **pair_scores(pred, truths[name], spacing, run.metrics, run.tolerance, run.empty_score),
+                      "predicted_iou": float(np.mean(own)), "slices": len(slices)})
     return lines
 
-# %% ../../nbs/46_usages.segment.ipynb #c071
+# %% ../../nbs/46_usages.segment.ipynb #c077
 def _published_volume(case, run):
     "Grid, spacing and masks of a volume as the published protocol scores its slices."
     n = run.size
     masks = {k: np.zeros((len(m), n, n), bool) for k, m in case.truths.items()}
     for k, m in case.truths.items():
-        for i in np.flatnonzero(m.any((1, 2))): masks[k][i] = as_published(Shot(case, "", m[i].astype(np.uint8), {k: m[i]}, None, 0), n).truths[k]
+        for i in np.flatnonzero(m.any((1, 2))):
+            masks[k][i] = as_published(Shot(case, "", m[i].astype(np.uint8), {k: m[i]}, None, 0), n).truths[k]
     first = next(iter(case.truths.values()))
     mm = case.spacing and (case.spacing[0], *(s*a/n for s, a in zip(case.spacing[1:], first.shape[1:])))
     return (len(first), n, n), mm, masks
@@ -472,11 +509,12 @@ def finish(case:Case, run:SegRun) -> dict:
         shape = _shape_facts(case.truths[name])
         for l in lines:
             if l["structure"] == name: l |= shape
-        lines += [{"structure": name, "prompt": p.name, "round": k, "skipped": case.absent.get(name) or "nothing to ask"} for p in run.plans for k in range(p.rounds + 1) if (name, p.name, k) not in asked]
+        lines += [{"structure": name, "prompt": p.name, "round": k, "skipped": case.absent.get(name) or "nothing to ask"}
+                  for p in run.plans for k in range(p.rounds + 1) if (name, p.name, k) not in asked]
     unit = {"unit": "pixel" if case.spacing is None else "mm"}
     return {"lines": [{**l, **unit} for l in lines], "slices": by_slice}
 
-# %% ../../nbs/46_usages.segment.ipynb #c073
+# %% ../../nbs/46_usages.segment.ipynb #c079
 def all_shots(data:Dataset, run:SegRun, rows, cache:SegCache, workers:int=0, bad:dict|None=None) -> Iterator[Shot]:
     "Every shot of the rows, in order. Rows that cannot be read go to `bad` with the reason; without it they are errors."
     def read(row):
@@ -489,14 +527,16 @@ def all_shots(data:Dataset, run:SegRun, rows, cache:SegCache, workers:int=0, bad
             bad[int(row)] = str(e)
     for case in ahead(read, rows, workers):
         if case is None: continue
-        if SEG_USAGES[run.usage].solid and not case.is_volume: raise InputError(f"row {case.row + 1} (id {case.id!r}) is a picture, and usage {run.usage} is for volumes; use --usage seg2d")
+        if SEG_USAGES[run.usage].solid and not case.is_volume:
+            raise InputError(f"row {case.row + 1} (id {case.id!r}) is a picture, and usage {run.usage} is for volumes; use --usage seg2d")
         for s in shots(case, run.read, run.solid, run.everywhere): yield as_published(s, run.size) if run.size else s
 
-def walk(data:Dataset, model, run:SegRun, rows, cache:SegCache, shelf, batch_size:int=1, workers:int=0, bad:dict|None=None) -> Iterator[tuple[Shot, Embedding|None]]:
+def walk(data:Dataset, model, run:SegRun, rows, cache:SegCache, shelf, batch_size:int=1, workers:int=0,
+         bad:dict|None=None) -> Iterator[tuple[Shot, Embedding|None]]:
     "Every shot of the rows with its embedding, in order."
     yield from encoded(model, all_shots(data, run, rows, cache, workers, bad), shelf, batch_size)
 
-# %% ../../nbs/46_usages.segment.ipynb #c076
+# %% ../../nbs/46_usages.segment.ipynb #c082
 @dataclass
 class Segmented:
     "`table`: a line per case, structure, prompt and round; `slices`: the same for slices of volumes (else empty); `run`, `notes`, `facts`."
@@ -511,17 +551,21 @@ class Segmented:
         return [(s, p.name) for s in self.run.structures for p in self.run.plans]
     def __repr__(self):
         done = self.table["dice"].notna().sum() if "dice" in self.table else len(self.table)
-        return f"{plural(self.table['id'].nunique(), 'case')}, {len(self.run.structures)} × {plural(len(self.run.plans), 'prompt')}: {plural(int(done), 'scored line')}"
+        return (f"{plural(self.table['id'].nunique(), 'case')}, {len(self.run.structures)} × {plural(len(self.run.plans), 'prompt')}: "
+                f"{plural(int(done), 'scored line')}")
 
-# %% ../../nbs/46_usages.segment.ipynb #c078
+# %% ../../nbs/46_usages.segment.ipynb #c084
 def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
     notes, shown = Notes(), {n for a in data.attributes for n in (a, f"{a}_group", f"{a}_binary")} | set(columns)
     attributes = [a for a in data.samples.columns if a not in FIRST_COLUMNS and a in shown]
+    order = ["structure", "prompt", "round", *run.metrics, "volume", "predicted_volume", "unit", "predicted_iou", "slices", "pieces",
+             "border", "asked", "skipped"]
     who = data.samples[["id", "patient", "split", *attributes]]
-    who = who.rename(columns={c: f"{c} of the image" for c in attributes if c in (*METRICS, "structure", "prompt", "round", "slice", "slices", "unit", "pieces", "border", "asked", "skipped", "volume", "predicted_volume", "predicted_iou")})
+    who = who.rename(columns={c: f"{c} of the image" for c in attributes if c in (*METRICS, *order, "slice")})
     def table(kind):
         found = pd.DataFrame([{"row": r, **l} for r in rows for l in book.known[keys[r]][kind]])
-        return pd.DataFrame(columns=["id"]) if not len(found) else who.iloc[found["row"]].reset_index(drop=True).join(found.drop(columns="row"))
+        if not len(found): return pd.DataFrame(columns=["id"])
+        return who.iloc[found["row"]].reset_index(drop=True).join(found.drop(columns="row"))
     lines, slices = table("lines"), table("slices")
     if unread: notes.add(f"{plural(len(unread), 'case')} left out, cannot be read: {some(list(unread.values()), 3)}")
     if not len(lines): raise InputError("there is no case to segment")
@@ -529,15 +573,16 @@ def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
         of = lines[lines["structure"] == name].drop_duplicates("id")
         lost = of["skipped"].notna().sum() if "skipped" in of else 0
         if lost == len(of): raise InputError(f"{name} is in no case ({of['skipped'].iloc[0]}); choose another --pos_class")
-        if lost: notes.add(f"{name}: {plural(int(lost), 'case')} of {len(of):,} without it, where no prompt can be given; they have no score")
+        if lost:
+            notes.add(f"{name}: {plural(int(lost), 'case')} of {len(of):,} without it, where no prompt can be given; they have no score")
     if lines["unit"].nunique() > 1:
         lines.loc[lines["unit"] == "pixel", [m for m in ("hd95", "nsd", "asd") if m in lines]] = np.nan
         notes.add("the spacing is known for some cases only: the others have no surface distance")
     if run.everywhere is False: notes.add("prompts come from the true masks: this is interactive segmentation, not automatic")
-    order = [*who.columns, "structure", "prompt", "round", *run.metrics, "volume", "predicted_volume", "unit", "predicted_iou", "slices", "pieces", "border", "asked", "skipped"]
-    return Segmented(lines[[c for c in order if c in lines]], slices[[c for c in [*order[:len(who.columns)], "slice", *order[len(who.columns):]] if c in slices]], run, notes, facts)
+    return Segmented(lines[[c for c in (*who.columns, *order) if c in lines]],
+                     slices[[c for c in (*who.columns, "slice", *order) if c in slices]], run, notes, facts)
 
-# %% ../../nbs/46_usages.segment.ipynb #c081
+# %% ../../nbs/46_usages.segment.ipynb #c087
 def _pieces(rows, keys, size) -> list[tuple[str, list]]:
     pieces = [list(rows[i:i + size]) for i in range(0, len(rows), size)]
     return [(hashlib.sha256("".join(keys[r] for r in p).encode()).hexdigest()[:20], p) for p in pieces]
@@ -554,7 +599,7 @@ def _work(data, model, run, rows, keys, cache, shelf, claim, batch_size, workers
         if shelf is not None: shelf.flush()
     return out
 
-# %% ../../nbs/46_usages.segment.ipynb #c083
+# %% ../../nbs/46_usages.segment.ipynb #c089
 def segment(
     data:Dataset, model, run:SegRun, # of `seg_run`
     rows=None, # rows of the table; `None`: all
@@ -589,12 +634,16 @@ def segment(
                 if claim: claim.release()
         if len(later) == len(todo): time.sleep(.2)                      # others are at it
         todo = later
-    if unread and bad != "drop": raise InputError(f"{plural(len(unread), 'case')} cannot be read: {'; '.join(list(unread.values())[:3])}" + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
+    if unread and bad != "drop":
+        raise InputError(f"{plural(len(unread), 'case')} cannot be read: {'; '.join(list(unread.values())[:3])}"
+                         + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
     result = _collect(data, run, [r for r in rows if r not in unread], keys, book, unread, facts, columns)
-    for n in (*model.notes, *(f"{model.spec.name} was not trained with {k} prompts; the published protocol gives them all the same" for p in run.plans for k in p.kinds if k not in model.spec.prompts)): result.notes.add(n)
+    untrained = [k for p in run.plans for k in p.kinds if k not in model.spec.prompts]
+    for n in (*model.notes, *(f"{model.spec.name} was not trained with {k} prompts; the published protocol gives them all the same"
+                              for k in untrained)): result.notes.add(n)
     return result
 
-# %% ../../nbs/46_usages.segment.ipynb #c096
+# %% ../../nbs/46_usages.segment.ipynb #c102
 def _target_name(structure, prompt) -> str: return f"{structure}_{prompt}".replace(" ", "-").replace(",", "-")
 
 def _predictions(self, of:str="table") -> pd.DataFrame:
@@ -612,38 +661,44 @@ def _predictions(self, of:str="table") -> pd.DataFrame:
 
 Segmented.predictions = _predictions
 
-# %% ../../nbs/46_usages.segment.ipynb #c101
+# %% ../../nbs/46_usages.segment.ipynb #c107
 def _report(self, attributes, bins=None, intersectional=False, of:str|None=None, ci:float|None=None, **how) -> FairnessReport:
-    "Fairness of Dice across the groups of attributes (columns of the table); with `ci` also intervals and tests, with patients as clusters; `how` as in `evaluate_segmentation`."
+    """Fairness of Dice across the groups of attributes (columns of the table); with `ci` also intervals and tests, with patients as
+    clusters; `how` as in `evaluate_segmentation`."""
     of = of or ("slices" if self.run.protocol == "paper" and len(self.slices) else "table")
     frame = self.predictions(of)
     columns = {" · ".join(t): "dice" + ("" if len(self.targets) == 1 else f"_{_target_name(*t)}") for t in self.targets}
     dice = frame["dice"] if len(columns) == 1 else frame[list(columns.values())].set_axis(list(columns), axis=1)
-    report = evaluate_segmentation(frame[as_list(attributes)], dice=dice, bins=bins, intersectional=intersectional, ci=ci, clusters=frame["patient"] if ci else None, **how)
+    report = evaluate_segmentation(frame[as_list(attributes)], dice=dice, bins=bins, intersectional=intersectional, ci=ci,
+                                   clusters=frame["patient"] if ci else None, **how)
     report.warnings[:0] = self.notes
-    report.metadata |= {"prompts": [p.name for p in self.run.plans], "structures": list(self.run.structures), "per": self.run.per, "sample": "slice" if of == "slices" else "volume" if len(self.slices) else "image", "protocol": self.run.protocol}
+    report.metadata |= {"prompts": [p.name for p in self.run.plans], "structures": list(self.run.structures), "per": self.run.per,
+                        "sample": "slice" if of == "slices" else "volume" if len(self.slices) else "image", "protocol": self.run.protocol}
     return report
 
 Segmented.report = _report
 
-# %% ../../nbs/46_usages.segment.ipynb #c107
+# %% ../../nbs/46_usages.segment.ipynb #c113
 def group_scores(result:Segmented, attribute:str, bins=None) -> pd.DataFrame:
     "Mean of every score per structure, prompt, round and group; `n` is the number of samples with a Dice."
     table, parts = result.table, []
     for key, part in table.groupby(["structure", "prompt", "round"], sort=False):
         group = groupings(part[[attribute]].reset_index(drop=True), bins=bins_of(bins, attribute), notes=Notes())[0]
-        means = {m: group_table(part[m].to_numpy(float), group)["mean"] for m in (*result.run.metrics, "volume")}
-        parts.append(pd.DataFrame({"n": group_table(part[result.run.metrics[0]].to_numpy(float), group)["n"], **means}).assign(**dict(zip(["structure", "prompt", "round"], key))).reset_index())
+        tables = {m: group_table(part[m].to_numpy(float), group) for m in (*result.run.metrics, "volume")}
+        out = pd.DataFrame({"n": tables[result.run.metrics[0]]["n"], **{m: t["mean"] for m, t in tables.items()}})
+        parts.append(out.assign(**dict(zip(["structure", "prompt", "round"], key))).reset_index())
     return pd.concat(parts).set_index(["structure", "prompt", "round", "group"])
 
-# %% ../../nbs/46_usages.segment.ipynb #c110
+# %% ../../nbs/46_usages.segment.ipynb #c116
 def gap_by_size(table:pd.DataFrame, attribute:str, groups:tuple[str, str], strata:int=4, score:str="dice") -> pd.DataFrame:
-    "Mean `score` of two groups and their difference per quantile of size, over `all`, and `at equal size`; lines without a score are left out."
+    "Mean `score` of two groups and their difference per quantile of size, over `all`, and `at equal size`; lines without one are left out."
     t = table[table[score].notna() & table[attribute].isin(groups)]
     edges = np.unique(np.quantile(t["volume"], np.linspace(0, 1, strata + 1)[1:-1])) if len(t) else []
     part = np.searchsorted(edges, t["volume"], side="left")
     names = [f"{'<=' if i < len(edges) else '>'}{edges[min(i, len(edges) - 1)]:g}" for i in range(len(edges) + 1)]
-    def line(rows): return {**{f"n {g}": int((rows[attribute] == g).sum()) for g in groups}, **{g: rows[score][rows[attribute] == g].mean() for g in groups}}
+    def line(rows):
+        return {**{f"n {g}": int((rows[attribute] == g).sum()) for g in groups},
+                **{g: rows[score][rows[attribute] == g].mean() for g in groups}}
     out = pd.DataFrame({names[i]: line(t[part == i]) for i in range(len(names))} | {"all": line(t)}).T
     out["difference"] = out[groups[0]] - out[groups[1]]
     both = out.iloc[:-1].dropna()
@@ -651,7 +706,7 @@ def gap_by_size(table:pd.DataFrame, attribute:str, groups:tuple[str, str], strat
     equal = {g: (both[g]*weight).sum()/weight.sum() if len(both) else np.nan for g in (*groups, "difference")}
     return pd.concat([out, pd.DataFrame({"at equal size": {f"n {g}": both[f"n {g}"].sum() for g in groups} | equal}).T]).rename_axis("size")
 
-# %% ../../nbs/46_usages.segment.ipynb #c116
+# %% ../../nbs/46_usages.segment.ipynb #c122
 @dataclass
 class View:
     "What is drawn of a case: picture, truth, answer, prompts."
@@ -687,20 +742,22 @@ def view(data:Dataset, model, run:SegRun, id:str, structure:str, prompt:str, cac
         image, truth, mask, prompts, note = to_uint8(image)[k], truth[k], mask[k], [], f"slice {k}"
     return View(id, pair_scores(mask, truth, metrics=("dice",))["dice"], image, truth, mask, prompts, note)
 
-# %% ../../nbs/46_usages.segment.ipynb #c118
+# %% ../../nbs/46_usages.segment.ipynb #c124
 def draw(ax, v:View, crop:float=1.0):
     "Draw a view: true outline dashed, answer orange, prompts; cropped to the object with `crop` of its size around it (0: no crop)."
     ax.imshow(v.image, cmap="gray", vmin=0, vmax=255); ax.set_xticks([]); ax.set_yticks([])
     for mask, how in ((v.truth, dict(colors="w", linestyles="--", linewidths=1)), (v.mask, dict(colors="C1", linewidths=1.3))):
         if mask.any(): ax.contour(np.pad(mask, 1), [.5], extent=None, **how) if mask.all() else ax.contour(mask, [.5], **how)
     for p in v.prompts:
-        for b in np.atleast_2d(p["boxes"]) if "boxes" in p else (): ax.add_patch(require("matplotlib.patches", "seg").Rectangle(b[:2] - .5, *(b[2:] - b[:2] + 1), fill=False, ec="C0"))
+        for b in np.atleast_2d(p["boxes"]) if "boxes" in p else ():
+            ax.add_patch(require("matplotlib.patches", "seg").Rectangle(b[:2] - .5, *(b[2:] - b[:2] + 1), fill=False, ec="C0"))
         for (x, y), label in zip(p.get("points", ()), p.get("labels", ())): ax.plot(x, y, "*", mfc="C2" if label else "C3", mec="w", ms=8)
     if crop and (v.truth | v.mask).any():
         at = np.argwhere(v.truth | v.mask)
         (y0, x0), (y1, x1) = at.min(0), at.max(0)
         r = (1 + crop)*max(y1 - y0, x1 - x0, 8)/2
-        ax.set_xlim(max(-.5, (x0 + x1)/2 - r), min(v.image.shape[1] - .5, (x0 + x1)/2 + r)); ax.set_ylim(min(v.image.shape[0] - .5, (y0 + y1)/2 + r), max(-.5, (y0 + y1)/2 - r))
+        ax.set_xlim(max(-.5, (x0 + x1)/2 - r), min(v.image.shape[1] - .5, (x0 + x1)/2 + r))
+        ax.set_ylim(min(v.image.shape[0] - .5, (y0 + y1)/2 + r), max(-.5, (y0 + y1)/2 - r))
     return ax
 
 def contact_sheet(views:dict[str, list[View]], title:str=""):
@@ -715,16 +772,19 @@ def contact_sheet(views:dict[str, list[View]], title:str=""):
     if title: fig.suptitle(textwrap.fill(title, 24*wide), fontsize=9)
     return fig
 
-# %% ../../nbs/46_usages.segment.ipynb #c121
-def save_worst(data:Dataset, model, result:Segmented, attribute:str, out, n:int=10, overlays:bool=False, cache:SegCache|None=None, bins=None) -> list[Path]:
-    "Write `worst-<target>-<attribute>.png` for each structure and prompt into `out`, and with `overlays` every picture as a file of its own."
+# %% ../../nbs/46_usages.segment.ipynb #c127
+def save_worst(data:Dataset, model, result:Segmented, attribute:str, out, n:int=10, overlays:bool=False, cache:SegCache|None=None,
+               bins=None) -> list[Path]:
+    "Write `worst-<target>-<attribute>.png` per structure and prompt into `out`, and with `overlays` every picture as a file of its own."
     pyplot, out, files = require("matplotlib.pyplot", "seg", why="pictures of the worst cases"), Path(out), []
     out.mkdir(parents=True, exist_ok=True)
     for structure, prompt in result.targets:
         name = _target_name(structure, prompt).replace(":", "-").replace("+", "-")
-        views = {g: [view(data, model, result.run, i, structure, prompt, cache) for i in t["id"]] for g, t in worst(result.table, attribute, structure, prompt, n, bins).items()}
+        views = {g: [view(data, model, result.run, i, structure, prompt, cache) for i in t["id"]]
+                 for g, t in worst(result.table, attribute, structure, prompt, n, bins).items()}
         if not any(views.values()): continue
-        files.append(_saved(contact_sheet(views, f"{structure}, prompt {prompt}: the worst of each group of {attribute}"), out/f"worst-{name}-{attribute}.png", pyplot))
+        files.append(_saved(contact_sheet(views, f"{structure}, prompt {prompt}: the worst of each group of {attribute}"),
+                            out/f"worst-{name}-{attribute}.png", pyplot))
         for v in (v for some_views in views.values() for v in some_views) if overlays else ():
             fig, ax = pyplot.subplots(figsize=(4, 4), layout="constrained")
             draw(ax, v, crop=0).set_title(f"{v.id} {v.note} Dice {v.dice:.3f}", fontsize=7)
