@@ -503,3 +503,60 @@ def test_isic2017(shared, tmp_path):
     assert set(report["summary"]) == {"sex", "age_group"} and set(report["by_group"]["sex"]) == {"female", "male"} and report["metadata"]["positive"] == "melanoma"
     assert any("unknown" in w and "sex" in w for w in report["warnings"])
     if SLOW: assert abs(report["overall"]["auc"] - .7625) < .02
+
+
+# -- the page ------------------------------------------------------------------------------------------------------------------------------
+
+def page(folder): return (Path(folder)/"report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def lesions(tmp_path_factory):
+    root = tmp_path_factory.mktemp("lesions")
+    make_phantom(PhantomSeg("Lesions", (SegGroup("F", patients=10), SegGroup("M", patients=10, radius=10)), per_patient=1), root/"Lesions")
+    make_phantom(PhantomSeg("Stacks", (SegGroup("F", patients=6), SegGroup("M", patients=6)), shape=(8, 48, 48), spacing=(3, 1, 1), per_patient=1), root/"Stacks")
+    return root
+
+
+@pytest.mark.parametrize("more,titles", [
+    (dict(prompt="bbox"), ["Dice by sex", "Dice by age_group", "Dice against object size, by sex"]), (dict(prompt="bbox,center"), ["Dice, object · bbox by sex", "Dice, object · center by sex", "Dice, object · center against object size"]),
+    (dict(prompt="bbox", bins="age=40,60", sensitive_name="age"), ["Dice by age", "Dice against object size, by age"]), (dict(prompt="bbox", dataset="Stacks"), ["Dice by sex"]), (dict(prompt="bbox", dataset="Stacks", protocol="paper", img_size=64), ["Dice by sex", "Dice against object size, by sex"])])
+def test_a_page_of_segmentation_has_its_dice(lesions, tmp_path, more, titles):
+    "Every sample's Dice by group and against size, of what the report is about: structures and prompts, bins, slices under the published protocol."
+    pytest.importorskip("jinja2"); pytest.importorskip("matplotlib")
+    more = dict(more)
+    folder = run_one(make_config(task="seg", usage="seg2d", dataset=str(lesions/more.pop("dataset", "Lesions")), model="Box", exp_path=str(tmp_path), cache=str(lesions/"cache"), device="cpu", quiet=True, worst=0, metrics=["dice"], **more)).folder
+    said = " ".join(page(folder).split())
+    for title in titles: assert title in said, title
+    assert "no report.html" not in (folder/"log.txt").read_text()
+
+
+def test_the_page_is_about_the_report(lesions, tmp_path):
+    "The pictures show the numbers of predictions.csv, sample by sample."
+    from fairmedfm.bench.run import dice_and_size
+    from fairmedfm.data.catalog import load_dataset
+    from fairmedfm.models.catalog import load_promptable
+    from fairmedfm.usages.decoder import run_segmentation
+    data = load_dataset(str(lesions/"Lesions"))
+    for prompts in (["bbox"], ["bbox", "center"]):
+        done = run_segmentation(data, load_promptable("Box"), prompts=prompts, attributes=["sex"], out=tmp_path/"-".join(prompts), worst=0, ci=None)
+        drawn, table = dice_and_size(done), pd.read_csv(tmp_path/"-".join(prompts)/"predictions.csv")
+        assert drawn["sensitive_features"]["sex"].tolist() == table.sex.tolist()
+        if prompts == ["bbox"]: np.testing.assert_array_equal(drawn["dice"], table.dice); np.testing.assert_array_equal(drawn["size"], table.volume); continue
+        assert list(drawn["dice"]) == list(drawn["size"]) == ["object · bbox", "object · center"] == list(done.report.targets)
+        for p in prompts: np.testing.assert_array_equal(drawn["dice"][f"object · {p}"], table[f"dice_object_{p}"]); np.testing.assert_array_equal(drawn["size"][f"object · {p}"], table[f"volume_object_{p}"])
+
+
+@pytest.mark.parametrize("more,titles", [(dict(bins="age=40,60", sensitive_name="age"), ["Curves by age", "ROC by age", "Curves by sex"]), (dict(dataset="kinds"), ["Curves by a, sex", "Curves by b, sex", "Curves by c, sex"])])
+def test_a_page_of_classification_has_its_curves(data, tmp_path, more, titles):
+    "Also where an attribute is cut into bins, and where there are more than two classes."
+    pytest.importorskip("jinja2"); pytest.importorskip("matplotlib")
+    from PIL import Image
+    rng, more = np.random.default_rng(0), dict(more)
+    if more.get("dataset") == "kinds":
+        for i in range(60): Image.fromarray((rng.integers(0, 120, (24, 24)) + 40*(i % 3)).astype(np.uint8)).save(tmp_path/f"{i}.png")
+        pd.DataFrame({"image": [f"{i}.png" for i in range(60)], "label": list("abc")*20, "sex": list("FFFMMM")*10, "split": (["train"]*6 + ["test"]*6)*5}).to_csv(tmp_path/"kinds.csv", index=False)
+        more["dataset"] = str(tmp_path/"kinds.csv")
+    folder = one(data, tmp_path/"o", html=True, total_epochs=3, **more).folder
+    said = " ".join(page(folder).split())
+    for title in titles: assert title in said, title

@@ -48,9 +48,10 @@ from .config import ALL_METHODS, OPTIONS, USAGES, Decided, RunConfig, check_opti
 # %% auto #0
 __all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_data', 'with_bins', 'attribute_of', 'rows_for',
            'MemoryCache', 'Workshop', 'plain_name', 'run_folder', 'is_done', 'same_run', 'Log', 'environment',
-           'open_tracker', 'apply_after', 'choose_threshold', 'reported', 'make_report', 'draw_curve', 'write_table',
-           'write_results', 'write_html', 'Finished', 'make_job', 'job_facts', 'segment_one', 'run_one', 'differs',
-           'summary_table', 'show_table', 'failed_run', 'run_all', 'launched', 'run_from_args']
+           'open_tracker', 'apply_after', 'choose_threshold', 'reported', 'scores_of', 'make_report', 'draw_curve',
+           'write_table', 'write_results', 'write_html', 'page', 'Finished', 'make_job', 'job_facts', 'dice_and_size',
+           'segment_one', 'run_one', 'differs', 'summary_table', 'show_table', 'failed_run', 'run_all', 'launched',
+           'run_from_args']
 
 # %% ../../nbs/51_bench.run.ipynb #c007
 def read_bins(texts) -> dict|None:
@@ -245,14 +246,17 @@ def reported(data:Dataset, test:pd.DataFrame, attribute:str|None, d:Decided, bin
         else: notes.add(f"not reported by {column}: no sample has a known value")
     return columns
 
+def scores_of(test:pd.DataFrame):
+    "The score of two classes, or a column per class under the class's name, as `evaluate` takes them."
+    return test["y_score"] if "y_score" in test else test[[x for x in test if x.startswith("y_score_")]].rename(columns=lambda x: x.removeprefix("y_score_"))
+
 def make_report(data:Dataset, predictions, attribute, c:RunConfig, d:Decided, fixed:float|None, notes:Notes) -> FairnessReport:
     "The fairness report of the test predictions."
     test, bins = predictions[predictions["split"] == "test"].reset_index(drop=True), data.facts.get("bins")
     threshold, said = choose_threshold(predictions, d, fixed, notes)
     columns = reported(data, test, attribute, d, bins, notes)
     if not columns: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")
-    scores = test["y_score"] if "y_score" in test else test[[x for x in test if x.startswith("y_score_")]].rename(columns=lambda x: x.removeprefix("y_score_"))
-    report = evaluate(test["y_true"], scores, test[columns], threshold=threshold, bins=bins and {k: v for k, v in bins.items() if k in columns}, score_type="probability", ci=c.ci or None, clusters=test["patient"] if c.ci else None)
+    report = evaluate(test["y_true"], scores_of(test), test[columns], threshold=threshold, bins=bins and {k: v for k, v in bins.items() if k in columns}, score_type="probability", ci=c.ci or None, clusters=test["patient"] if c.ci else None)
     report.warnings[:0] = [n for n in notes if n not in report.warnings]
     report.metadata |= {"threshold_from": said, "positive": data.class_names[1] if len(data.class_names) == 2 else report.metadata.get("positive"), "dataset": data.name, "model": find_model(c.model).name, "usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "protocol": c.protocol}
     return report
@@ -287,15 +291,18 @@ def write_results(folder:Path, result:Result, report:FairnessReport, c:RunConfig
         with atomic_path(folder/"model.safetensors") as tmp: safetensors.save_file({k: v.contiguous().clone() for k, v in result.state.items()}, str(tmp))
         names.append("model.safetensors")
     report.to_json(folder/"report.json")
-    if c.html: names += write_html(folder, result, report, say)
+    if c.html: names += write_html(folder, result, report, say, c.ci)
     return names
 
-def write_html(folder, result, report, say) -> list[str]:
+def write_html(folder, result, report, say, ci=None) -> list[str]:
     "The report as a page with curves, where the packages for it are installed."
     test = result.predictions[result.predictions["split"] == "test"].reset_index(drop=True)
-    data = dict(y_true=test["y_true"], y_score=test["y_score"], sensitive_features=test[report.attributes]) if "y_score" in test and not report.metadata.get("bins") else {}
+    return page(folder, report, say, y_true=test["y_true"], y_score=scores_of(test), sensitive_features=test[report.attributes], score_type="probability", clusters=test["patient"] if ci else None)
+
+def page(folder, report, say, **data) -> list[str]:
+    "report.html under the run's name, with pictures of the data; where the packages for it are missing it is said, and there is no page."
     m = report.metadata
-    try: to_html(report, folder/"report.html", title=f"{m['model']} on {m['dataset']}, {m['usage']}, {m['method']}", **data)
+    try: to_html(report, Path(folder)/"report.html", title=f"{m['model']} on {m['dataset']}, {m['usage']}, {m['method']}", **data)
     except InputError as e: say(f"no report.html: {e}"); return []
     return ["report.html"]
 
@@ -340,6 +347,15 @@ def job_facts(job:Job, c:RunConfig, attribute, data_hash:str) -> dict:
             "rows": {k: len(v) for k, v in job.rows.items()}, "model": job.encoder.spec.name, "fingerprint": job.encoder.fingerprint, "reader": job.reader.facts(job.data), "precision": job.encoder.precision}
 
 # %% ../../nbs/51_bench.run.ipynb #c038
+def dice_and_size(done) -> dict:
+    "What the page draws of a run of segmentation (`SegOutcome`): Dice and the true object's size of every sample, by structure and prompt where there are several, and the groups."
+    table = done.result.predictions("slices" if done.report.metadata["sample"] == "slice" else "table")
+    targets = [" · ".join(t) for t in done.result.targets]
+    tails = [""] if len(targets) == 1 else [c.removeprefix("dice") for c in table if c.startswith("dice_")][-len(targets):]
+    take = lambda name: table[name] if len(targets) == 1 else {t: table[f"{name}{tail}"] for t, tail in zip(targets, tails)}
+    return {"dice": take("dice"), "size": take("volume"), "sensitive_features": table[done.report.attributes]}
+
+# %% ../../nbs/51_bench.run.ipynb #c039
 def _segmenter(c:RunConfig, shop:Workshop):
     "The promptable model of a run; trained weights would spoil it for the next run, so usages that train get a fresh one."
     local = local_facts("models", find_model(c.model).name, c.config_root)
@@ -371,9 +387,7 @@ def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, 
     report.warnings[:0] = [n for n in notes if n not in report.warnings]
     report.metadata |= {k: done.facts[k] for k in ("dataset", "model", "usage", "method")}
     report.to_json(folder/"report.json")
-    if c.html:
-        try: to_html(report, folder/"report.html", title=f"{model.spec.name} on {data.name}, {usage.name}, {c.method}"); names.append("report.html")
-        except InputError as e: say(f"no report.html: {e}")
+    if c.html: names += page(folder, report, say, **dice_and_size(done))
     write_text(folder/"config.json", config_json(c, facts=facts))
     write_text(folder/"environment.json", json.dumps(environment(model.device), indent=1) + "\n")
     for n in report.warnings: say(f"note: {n}")
@@ -382,7 +396,7 @@ def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, 
     write_text(folder/"done.json", json.dumps({"files": {n: sha256_of(folder/n) for n in dict.fromkeys(names)}}, indent=1) + "\n")
     (folder/"checkpoint.pt").unlink(missing_ok=True)
 
-# %% ../../nbs/51_bench.run.ipynb #c040
+# %% ../../nbs/51_bench.run.ipynb #c041
 def run_one(
     c:RunConfig,
     shop:Workshop|None=None, # what other runs of the call left; `None`: nothing
@@ -426,7 +440,7 @@ def run_one(
     if shop.team.accelerator is not None: shop.team.accelerator.wait_for_everyone()
     return _finished(folder, True, attribute)
 
-# %% ../../nbs/51_bench.run.ipynb #c041
+# %% ../../nbs/51_bench.run.ipynb #c042
 def differs(facts:Mapping, expect:Mapping|None) -> list[str]:
     "What is not as it was in the run that is repeated."
     said = {"samples": "the samples of the dataset are not those of the run that is repeated", "fingerprint": "the model's weights or preprocessing are not those of the run that is repeated", "reader": "the images are read in another way than in the run that is repeated"}
@@ -454,7 +468,7 @@ def _conclude(c, d, job, result, attribute, facts, notes, folder, say, shop):
         with contextlib.suppress(OSError):
             if half.is_file() and half.stat().st_mtime < shop.began: half.unlink()
 
-# %% ../../nbs/51_bench.run.ipynb #c056
+# %% ../../nbs/51_bench.run.ipynb #c057
 SUMMARY = ("overall-auc", "worst-auc", "auc-gap", "acc-gap", "ece-gap", "eod", "eo", "mean_dice", "min_dice", "delta_dice", "es_dice")
 
 def summary_table(done, configs) -> pd.DataFrame:
