@@ -17,19 +17,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .core import InputError, Notes, plural, some, unknown_name, write_text
+from .core import InputError, Notes, plural, some, unknown_name
 from .html import tex
 from .inputs import feature_columns, groupings, questions
 from .masks import dice_summary, dice_values
 from .metrics import PUBLISHED, Comparison, metric_parts, read_threshold
-from .report import SUMMARY, _cell, _html_table, _md, _md_table, as_list
+from .report import SUMMARY, _cell, _html_table, _md, _md_table, as_list, written
 from .tables import _keys, _why_not, find_columns, open_table
-from .uncertainty import INFLUENCES, MIN_LABELS, RATES, Columns, Scored, Settings, _members, _table, adjust, area_scale, area_variance, critical, ratio_influence, resample, touching, two_sided
+from .uncertainty import (INFLUENCES, MIN_LABELS, RATES, Columns, Scored, Settings, _members, _table, adjust, area_scale,
+                                   area_variance, critical, ratio_influence, resample, touching, two_sided)
 
 # %% auto #0
 __all__ = ['GAPS', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'covariances', 'Joint', 'ScoredTask',
-           'DiceTask', 'extremes', 'gap_change', 'GapMeasure', 'gap_measure', 'gap_of', 'measure_change', 'as_latex',
-           'shown', 'ModelComparison', 'performance_rows', 'fairness_rows', 'judged', 'compare', 'summary_column',
+           'DiceTask', 'extremes', 'gap_change', 'GapMeasure', 'gap_measure', 'gap_of', 'measure_change', 'shown',
+           'as_latex', 'ModelComparison', 'performance_rows', 'fairness_rows', 'judged', 'compare', 'summary_column',
            'rises', 'summary_value']
 
 # %% ../nbs/09_paired.ipynb #c009
@@ -37,41 +38,51 @@ def read_predictions(source, name:str="the model", notes:Notes|None=None, text=(
     "`(frame, roles)` of one model's predictions: a table, a file that `open_table` reads, or a run folder with `predictions.csv`."
     if isinstance(source, pd.DataFrame): return source.reset_index(drop=True), find_columns(source, **columns)
     if hasattr(source, "columns"): return read_predictions(pd.DataFrame(feature_columns(source)), name, notes, text, **columns)
-    if not isinstance(source, (str, Path)): raise InputError(f"{name} is a {type(source).__name__}; give a table of predictions, a file, or a run folder")
+    if not isinstance(source, (str, Path)):
+        raise InputError(f"{name} is a {type(source).__name__}; give a table of predictions, a file, or a run folder")
     path = Path(source)
-    if path.is_dir() and not (path/"predictions.csv").is_file(): raise InputError(f"{name}: the folder {path} holds no predictions.csv; give a run folder or a table of predictions")
+    if path.is_dir() and not (path/"predictions.csv").is_file():
+        raise InputError(f"{name}: the folder {path} holds no predictions.csv; give a run folder or a table of predictions")
     table = open_table(path/"predictions.csv" if path.is_dir() else path, notes=Notes() if notes is None else notes)
     roles = find_columns(table.columns, **columns)
     return table.read([c for c in dict.fromkeys((roles.id, roles.patient, *text)) if c in table.columns]), roles
 
 # %% ../nbs/09_paired.ipynb #c013
 def _identified(frame, roles, name):
-    if roles.id is None: raise InputError(f"{name}: no column holds the id of the case (columns: {some(roles.columns, 12)}); name it with id=, since rows are not matched by their order")
+    if roles.id is None:
+        raise InputError(f"{name}: no column holds the id of the case (columns: {some(roles.columns, 12)}); name it with id=, since rows "
+                         "are not matched by their order")
     key = _keys(frame[roles.id])
-    if key.isna().any(): raise InputError(f"{name}: {roles.id} is empty in row {some(np.flatnonzero(key.isna()).tolist())}; every case needs its id")
+    if key.isna().any():
+        raise InputError(f"{name}: {roles.id} is empty in row {some(np.flatnonzero(key.isna()).tolist())}; every case needs its id")
     if key.duplicated().any(): raise InputError(f"{name}: {roles.id} {key[key.duplicated()].iloc[0]!r} occurs twice; keep one row per case")
     return frame.set_axis(pd.Index(key.astype(object), name="id"))
 
+# %% ../nbs/09_paired.ipynb #c015
 def on_same_cases(frames:Mapping, unmatched:str="raise", notes:Notes|None=None) -> dict:
-    "The frames (indexed by id) with the same rows in the same order; ids that some model lacks are an error, or dropped (`unmatched='drop'`)."
+    "The frames (indexed by id) with the same rows in the same order; ids that some model lacks are an error, or dropped and said."
     notes = Notes() if notes is None else notes
     if unmatched not in ("raise", "drop"): raise InputError(f"unmatched={unmatched!r} is neither 'raise' nor 'drop'")
     (first, start), *others = frames.items()
     common = start.index
     for name, f in others:
-        both, lost, extra = start.index[start.index.isin(f.index)], start.index.difference(f.index, sort=False), f.index.difference(start.index, sort=False)
-        if not len(both): raise InputError(f"{first} and {name} have no case in common: {_why_not(pd.Series(start.index), pd.Series(f.index))}")
+        both = start.index[start.index.isin(f.index)]
+        lost, extra = start.index.difference(f.index, sort=False), f.index.difference(start.index, sort=False)
+        if not len(both):
+            raise InputError(f"{first} and {name} have no case in common: {_why_not(pd.Series(start.index), pd.Series(f.index))}")
         if len(lost) or len(extra):
-            said = f"{plural(len(lost), 'case')} of {first} not in {name}" + (f" ({some(lost, 3)})" if len(lost) else "") + f", {plural(len(extra), 'case')} of {name} not in {first}" + (f" ({some(extra, 3)})" if len(extra) else "")
-            if unmatched == "raise": raise InputError(f"{said}; give predictions of the same cases, or unmatched='drop' to compare on those that all have")
+            said = ", ".join(f"{plural(len(ids), 'case')} of {x} not in {y}" + (f" ({some(ids, 3)})" if len(ids) else "")
+                             for ids, x, y in ((lost, first, name), (extra, name, first)))
+            if unmatched == "raise":
+                raise InputError(f"{said}; give predictions of the same cases, or unmatched='drop' to compare on those that all have")
             notes.add(f"{said}: left out")
         common = common[common.isin(both)]
     if not len(common): raise InputError("no case is in all tables; compare models on the same cases")
     return {k: f.loc[common] for k, f in frames.items()}
 
-# %% ../nbs/09_paired.ipynb #c015
+# %% ../nbs/09_paired.ipynb #c018
 def agreed(frames:Mapping, columns:Mapping, what:str, need=True):
-    "The one column that the models that have it agree on (`columns`: model → its name there); `None` when no model has it and there is no `need`."
+    "The column that the models that have it agree on (`columns`: model → its name there); `None` when none has it and there is no `need`."
     have = [(k, frames[k][c]) for k, c in columns.items() if c is not None]
     if not have:
         if need: raise InputError(f"no table holds the {what}; name its column with {what}=")
@@ -80,10 +91,13 @@ def agreed(frames:Mapping, columns:Mapping, what:str, need=True):
     text = lambda x: _keys(x).to_numpy(object)
     for name, w in others:
         off = np.flatnonzero(~((text(v) == text(w)) | (v.isna().to_numpy() & w.isna().to_numpy())))
-        if len(off): raise InputError(f"{first} and {name} disagree on the {what} of {plural(len(off), 'case')} ({v.index[off[0]]}: {v.iloc[off[0]]} and {w.iloc[off[0]]}); these are not predictions of the same cases")
+        if len(off):
+            example = f"{v.index[off[0]]}: {v.iloc[off[0]]} and {w.iloc[off[0]]}"
+            raise InputError(f"{first} and {name} disagree on the {what} of {plural(len(off), 'case')} ({example}); these are not "
+                             "predictions of the same cases")
     return v
 
-# %% ../nbs/09_paired.ipynb #c019
+# %% ../nbs/09_paired.ipynb #c022
 def covariances(influences, cols:Columns) -> np.ndarray:
     "(models, models, groups, groups): covariances of the sums of one influence per case and model, over cases or over whole clusters."
     M, k, safe = len(influences), cols.k, np.where(cols.known, cols.codes, cols.k)
@@ -91,10 +105,11 @@ def covariances(influences, cols:Columns) -> np.ndarray:
         flat = np.stack([_table(cols, safe, k, u) for u in influences], 1).reshape(-1, M * k)
         return (flat.T @ flat).reshape(M, k, M, k).transpose(0, 2, 1, 3)
     out, d = np.zeros((M, M, k, k)), np.arange(k)
-    for a, b in itertools.combinations_with_replacement(range(M), 2): out[a, b, d, d] = out[b, a, d, d] = np.bincount(safe, weights=influences[a] * influences[b], minlength=k + 1)[:k]
+    for a, b in itertools.combinations_with_replacement(range(M), 2):
+        out[a, b, d, d] = out[b, a, d, d] = np.bincount(safe, weights=influences[a] * influences[b], minlength=k + 1)[:k]
     return out
 
-# %% ../nbs/09_paired.ipynb #c023
+# %% ../nbs/09_paired.ipynb #c026
 @dataclass
 class Joint:
     "One metric of several models in the groups of one attribute, on the same cases."
@@ -119,7 +134,8 @@ class Joint:
         g = np.flatnonzero(take); k, at = len(g), np.arange(len(g))
         S = np.block([[self.cov[i, j][np.ix_(g, g)] for j in (a, b)] for i in (a, b)])
         if self.wide is not None:
-            with np.errstate(invalid="ignore", divide="ignore"): grow = np.sqrt(np.concatenate([self.wide[a, g], self.wide[b, g]]) / np.diag(S))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                grow = np.sqrt(np.concatenate([self.wide[a, g], self.wide[b, g]]) / np.diag(S))
             flat = ~np.isfinite(grow)
             S = S * np.outer(np.where(flat, 0, grow), np.where(flat, 0, grow))
             S[flat, flat] = np.concatenate([self.wide[a, g], self.wide[b, g]])[flat]
@@ -129,13 +145,44 @@ class Joint:
             S[at, at + k] += np.where(self.same[a, b, g], self.floor[g], 0); S[at + k, at] = S[at, at + k]
         return self.values[a, g], self.values[b, g], S, float(np.min(self.df[g], initial=np.inf))
 
-# %% ../nbs/09_paired.ipynb #c026
+# %% ../nbs/09_paired.ipynb #c029
 def _identical(values, cols) -> np.ndarray:
     "(models, models, groups): whether the per-case values of two models are all the same in a group."
     M, k = len(values), cols.k
     off = lambda x, y: np.bincount(cols.codes[cols.known], weights=(x != y)[cols.known].astype(float), minlength=k)[:k] == 0
     return np.array([[off(values[a], values[b]) for b in range(M)] for a in range(M)])
 
+# %% ../nbs/09_paired.ipynb #c031
+def _smooth(cols, metric, values, same, *_):
+    c, k = cols[0], cols[0].k
+    labels = np.stack([c.units(c.y), c.units(~c.y)])
+    units = c.units(np.ones(len(c.y), bool))
+    if metric == "auc": n = labels.min(0)
+    elif metric in RATES: n = np.min([x.units(_members(RATES[metric][1])[x.cell] > 0) for x in cols], 0)
+    else: n = units
+    n, units = n[:k], units[:k]
+    plain = c.clusters is None and (metric == "auc" or metric in RATES)                      # DeLong's own factors, and shares
+    with np.errstate(invalid="ignore", divide="ignore"):
+        grow = [np.nan_to_num(np.sqrt(u / (u - 1)), nan=1, posinf=1) for u in labels] if metric == "auc" and plain else None
+        flows = [next(iter(INFLUENCES[metric](x, metric, *([grow] if grow else []))[1])) for x in cols]
+        f = np.ones(k) if plain else np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
+        cov = covariances(flows, c) * np.outer(f, f)
+        if metric in ("ap", "cal_slope", "cal_intercept"): cov = cov + np.where(labels.min(0)[:k] >= MIN_LABELS, 0, np.nan)
+        wide = None
+        if metric == "auc":
+            scale = [area_scale(v, np.diag(cov[i, i]), *labels[:, :k]) for i, v in enumerate(values)]
+            wide = np.array([area_variance(v, s, *labels[:, :k]) for v, s in zip(values, scale)])
+    how = ("paired DeLong" if metric == "auc" else "paired influences") + (" by patient" if c.clusters is not None else "")
+    least = "if none" if metric == "auc" else "always" if metric in RATES else ""
+    return Joint(values, cov, n, np.full(k, np.inf) if plain else units - 1, same, how, least, wide)
+
+def _drawn(cols, metric, values, same, draws, entropy, n_jobs):
+    M, k, size = len(cols), cols[0].k, cols[0].size
+    C = resample(cols[0], metric, draws, entropy, n_jobs, cols[1:]).reshape(M, size, M, size)[:, :k, :, :k].transpose(0, 2, 1, 3)
+    how = "paired bootstrap" + (" by patient" if cols[0].clusters is not None else "")
+    return Joint(values, C, cols[0].count[:k], np.full(k, np.inf), same, how)
+
+# %% ../nbs/09_paired.ipynb #c034
 class ScoredTask:
     "Classification: a score per case and one threshold per model, found by the same rule."
     metrics, gaps = ("auc", "acc", "bce", "ece"), ("auc-gap", "acc-gap", "bce-gap", "ece-gap", "eod", "eo")
@@ -156,27 +203,7 @@ class ScoredTask:
         return (_smooth if metric in INFLUENCES else _drawn)(cols, metric, values, same, draws, entropy, n_jobs)
     def thresholds(self, models, everyone): return {m: float(self.comparison(m, everyone).t) for m in models}
 
-def _smooth(cols, metric, values, same, *_):
-    c, k = cols[0], cols[0].k
-    labels = np.stack([c.units(c.y), c.units(~c.y)])
-    n = {"auc": labels.min(0)}.get(metric, np.min([x.units(_members(RATES[metric][1])[x.cell] > 0) for x in cols], 0) if metric in RATES else c.units(np.ones(len(c.y), bool)))[:k]
-    plain = c.clusters is None and (metric == "auc" or metric in RATES)                      # DeLong's own factors, and shares
-    with np.errstate(invalid="ignore", divide="ignore"):
-        grow = [np.nan_to_num(np.sqrt(u / (u - 1)), nan=1, posinf=1) for u in labels] if metric == "auc" and plain else None
-        flows = [next(iter(INFLUENCES[metric](x, metric, *([grow] if grow else []))[1])) for x in cols]
-        units = c.units(np.ones(len(c.y), bool))[:k]
-        f = np.ones(k) if plain else np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
-        cov = covariances(flows, c) * np.outer(f, f)
-        if metric in ("ap", "cal_slope", "cal_intercept"): cov = cov + np.where(labels.min(0)[:k] >= MIN_LABELS, 0, np.nan)
-        wide = None if metric != "auc" else np.array([area_variance(v, area_scale(v, np.diag(cov[i, i]), *map(np.asarray, labels[:, :k])), *labels[:, :k]) for i, v in enumerate(values)])
-    how = ("paired DeLong" if metric == "auc" else "paired influences") + (" by patient" if c.clusters is not None else "")
-    return Joint(values, cov, n, np.full(k, np.inf) if plain else units - 1, same, how, "if none" if metric == "auc" else "always" if metric in RATES else "", wide)
-
-def _drawn(cols, metric, values, same, draws, entropy, n_jobs):
-    M, k, size = len(cols), cols[0].k, cols[0].size
-    C = resample(cols[0], metric, draws, entropy, n_jobs, cols[1:]).reshape(M, size, M, size)[:, :k, :, :k].transpose(0, 2, 1, 3)
-    return Joint(values, C, cols[0].count[:k], np.full(k, np.inf), same, "paired bootstrap" + (" by patient" if cols[0].clusters is not None else ""))
-
+# %% ../nbs/09_paired.ipynb #c042
 class DiceTask:
     "Segmentation: a Dice value per case."
     metrics, gaps = ("dice",), ("delta_dice",)
@@ -188,18 +215,22 @@ class DiceTask:
     def values(self, model, grouping, metric):
         x, k = self.x[model], len(grouping.names)
         at = np.where((grouping.codes < 0) | np.isnan(x), k, grouping.codes)
-        with np.errstate(invalid="ignore", divide="ignore"): return (np.bincount(at, weights=np.nan_to_num(x), minlength=k + 1) / np.bincount(at, minlength=k + 1))[:k]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (np.bincount(at, weights=np.nan_to_num(x), minlength=k + 1) / np.bincount(at, minlength=k + 1))[:k]
     def part(self, model, grouping, metric): return ~np.isnan(self.values(model, grouping, metric))
     def joint(self, models, grouping, metric, clusters=None, *_) -> Joint:
         cols, x = Columns(grouping.codes, grouping.names, clusters, rests=False), [self.x[m] for m in models]
         flows = [next(ratio_influence(cols, np.nan_to_num(v), (~np.isnan(v)).astype(float))[1]) for v in x]
         there = cols.known & ~np.isnan(x).any(0)
-        units = np.bincount(cols.codes[there], minlength=cols.k)[:cols.k] if clusters is None else (_table(cols, np.where(there, cols.codes, cols.k), cols.k) > 0).sum(0)
+        if clusters is None: units = np.bincount(cols.codes[there], minlength=cols.k)[:cols.k]
+        else: units = (_table(cols, np.where(there, cols.codes, cols.k), cols.k) > 0).sum(0)
         with np.errstate(invalid="ignore", divide="ignore"): f = np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
-        return Joint(np.array([self.values(m, grouping, metric) for m in models]), covariances(flows, cols) * np.outer(f, f), units, units - 1.0, _identical([np.nan_to_num(v, nan=-1) for v in x], cols), "paired influences" + (" by patient" if clusters is not None else ""))
+        values, same = [self.values(m, grouping, metric) for m in models], _identical([np.nan_to_num(v, nan=-1) for v in x], cols)
+        how = "paired influences" + (" by patient" if clusters is not None else "")
+        return Joint(np.array(values), covariances(flows, cols) * np.outer(f, f), units, units - 1.0, same, how)
     def thresholds(self, models, everyone): return None
 
-# %% ../nbs/09_paired.ipynb #c034
+# %% ../nbs/09_paired.ipynb #c046
 def extremes(values, S, alpha:float, df=np.inf) -> tuple:
     "`(could be the largest, could be the smallest)` of each group: all true ones are among them with probability 1 − `alpha`."
     k, (d, s) = len(values), _contrasts(values, S)
@@ -219,7 +250,8 @@ def _contrast(pairs, first, size):
 def _pairs(able): return np.array([(i, j) for i, j in itertools.product(*map(np.flatnonzero, able)) if i != j], int).reshape(-1, 2)
 
 def gap_change(a, b, S, alpha:float, df=np.inf) -> tuple:
-    "`(low, high)` of gap(b) − gap(a), largest minus smallest of k groups, from the values of two models and their covariance (2k, 2k); NaN when that is not known."
+    """`(low, high)` of gap(b) − gap(a), largest minus smallest of k groups, from the values of two models and their covariance (2k, 2k);
+    NaN when that is not known."""
     k = len(a)
     if k < 2 or not np.isfinite(S).all() or not df >= 1: return np.nan, np.nan
     mine, his = (_pairs(extremes(v, S[at, at], alpha / 20, df)) for v, at in ((a, slice(0, k)), (b, slice(k, 2 * k))))
@@ -228,7 +260,8 @@ def gap_change(a, b, S, alpha:float, df=np.inf) -> tuple:
     least = 1e-9 * np.diag(S).max()                                            # a variance below this is rounding
     root = lambda V: np.sqrt(np.where(V > least, V, 0))
     error = lambda C: root(np.einsum("ij,jk,ik->i", C, S, C))
-    own = lambda pairs: (b[pairs[:, 0]] - b[pairs[:, 1]] - a[pairs[:, 0]] + a[pairs[:, 1]], error(_contrast(pairs, k, 2 * k) - _contrast(pairs, 0, 2 * k)))
+    own = lambda pairs: (b[pairs[:, 0]] - b[pairs[:, 1]] - a[pairs[:, 0]] + a[pairs[:, 1]],
+                         error(_contrast(pairs, k, 2 * k) - _contrast(pairs, 0, 2 * k)))
     (da, sa), (db, sb), va, vb, low, high = own(mine), own(his), error(A) ** 2, error(B) ** 2, np.inf, -np.inf
     for i in range(len(his)):
         d, s, equal = y[i] - x, root(vb[i] + va - 2 * (A @ (S @ B[i]))), (mine == his[i]).all(1)
@@ -236,7 +269,7 @@ def gap_change(a, b, S, alpha:float, df=np.inf) -> tuple:
         low = min(low, np.where(equal, d - one * s, np.maximum(d - two * s, da - two * sa)).min())
     return float(low), float(high)
 
-# %% ../nbs/09_paired.ipynb #c040
+# %% ../nbs/09_paired.ipynb #c052
 @dataclass(frozen=True)
 class GapMeasure:
     "A fairness measure that is linear in the gaps (largest − smallest group value) of some metrics; `fair` says which direction is fair."
@@ -247,7 +280,8 @@ class GapMeasure:
     fair: str = "lower"
     def of(self, gaps): return self.start + sum(w * g for w, g in zip(self.weights, gaps))
 
-GAPS = {"eo": GapMeasure("eo", ("tpr",)), "eod": GapMeasure("eod", ("tpr", "tnr"), (-.5, -.5), 1.0, "higher"), "delta_dice": GapMeasure("delta_dice", ("dice",))}
+GAPS = {"eo": GapMeasure("eo", ("tpr",)), "eod": GapMeasure("eod", ("tpr", "tnr"), (-.5, -.5), 1.0, "higher"),
+        "delta_dice": GapMeasure("delta_dice", ("dice",))}
 
 def gap_measure(name:str) -> GapMeasure:
     "`eo`, `eod`, `delta_dice`, or the gap of any metric: `auc-gap`."
@@ -261,7 +295,7 @@ def gap_of(values, part):
     "Largest minus smallest over the groups (last axis) that take part; NaN with fewer than two of them, or when one is undefined."
     return np.ptp(values[..., part], axis=-1) if part.sum() > 1 else np.full(np.shape(values)[:-1], np.nan)
 
-# %% ../nbs/09_paired.ipynb #c044
+# %% ../nbs/09_paired.ipynb #c056
 def measure_change(measure:GapMeasure, joints:Mapping, a:int, b:int, parts:Mapping, alpha:float, split:bool) -> tuple:
     "`(low, high)` of the change of a measure from model a to model b; `split`: its gaps may depend on each other."
     at, low, high = alpha / len(measure.needs) if split else alpha, [], []
@@ -269,70 +303,86 @@ def measure_change(measure:GapMeasure, joints:Mapping, a:int, b:int, parts:Mappi
         x, y, S, df = joints[m].of_pair(a, b, parts[m])
         seen, limits = w * (np.ptp(y) - np.ptp(x)) if len(x) > 1 else np.nan, sorted(w * v for v in gap_change(x, y, S, at, df))
         low.append(seen - limits[0]); high.append(limits[1] - seen)
-    seen, size = sum(w * (gap_of(joints[m].values[b], parts[m]) - gap_of(joints[m].values[a], parts[m])) for m, w in zip(measure.needs, measure.weights)), np.sum if split else lambda v: np.sqrt(np.square(v).sum())
+    def change(m): return gap_of(joints[m].values[b], parts[m]) - gap_of(joints[m].values[a], parts[m])
+    seen = sum(w * change(m) for m, w in zip(measure.needs, measure.weights))
+    size = np.sum if split else lambda v: np.sqrt(np.square(v).sum())
     return float(seen - size(low)), float(seen + size(high))
 
-# %% ../nbs/09_paired.ipynb #c047
-def as_latex(frame, caption:str="", label:str="") -> str:
-    "A table for LaTeX with booktabs; names are escaped, the index comes first."
-    frame = shown(frame)
-    head = [*map(tex, frame.index.names), *map(tex, frame.columns)]
-    rows = [[tex(k) for k in (key if isinstance(key, tuple) else (key,))] + [tex(v).replace("–", "--") for v in row] for key, row in zip(frame.index, frame.to_numpy(object))]
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{tex(caption)}}}" * bool(caption), rf"\label{{{label}}}" * bool(label),
-             rf"\begin{{tabular}}{{{'l' * frame.index.nlevels}{'r' * frame.shape[1]}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule",
-             *(" & ".join(r) + r" \\" for r in rows), r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    return "\n".join(l for l in lines if l) + "\n"
-
+# %% ../nbs/09_paired.ipynb #c059
 def shown(frame) -> pd.DataFrame:
     "The frame with four digits, dashes for what is undefined, whole counts and short p-values."
     p = lambda v: "–" if math.isnan(v) else "<0.0001" if v < 1e-4 else f"{v:.4f}"
     index = frame.index.set_names([str(n) if n is not None else "" for n in frame.index.names])
-    f = lambda c, v: p(float(v)) if str(c).startswith("p_") else f"{v:.3g}" if c == "variance" else _cell(v if isinstance(v, str) else float(v) if v is not None else None) if c != "n" else f"{int(v):,}"
-    return pd.DataFrame({str(c): [f(c, v) for v in frame[c]] for c in frame}, index=index)
+    def text(c, v):
+        if c == "n": return f"{int(v):,}"
+        if str(c).startswith("p_"): return p(float(v))
+        return f"{v:.3g}" if c == "variance" else _cell(v if v is None or isinstance(v, str) else float(v))
+    return pd.DataFrame({str(c): [text(c, v) for v in frame[c]] for c in frame}, index=index)
 
-# %% ../nbs/09_paired.ipynb #c049
+# %% ../nbs/09_paired.ipynb #c061
+def as_latex(frame, caption:str="", label:str="") -> str:
+    "A table for LaTeX with booktabs; names are escaped, the index comes first."
+    frame = shown(frame)
+    head = [*map(tex, frame.index.names), *map(tex, frame.columns)]
+    rows = [[tex(k) for k in (key if isinstance(key, tuple) else (key,))] + [tex(v).replace("–", "--") for v in row]
+            for key, row in zip(frame.index, frame.to_numpy(object))]
+    lines = [r"\begin{table}", r"\centering",
+             rf"\caption{{{tex(caption)}}}" * bool(caption), rf"\label{{{label}}}" * bool(label),
+             rf"\begin{{tabular}}{{{'l' * frame.index.nlevels}{'r' * frame.shape[1]}}}",
+             r"\toprule", " & ".join(head) + r" \\", r"\midrule", *(" & ".join(r) + r" \\" for r in rows), r"\bottomrule",
+             r"\end{tabular}", r"\end{table}"]
+    return "\n".join(l for l in lines if l) + "\n"
+
+# %% ../nbs/09_paired.ipynb #c063
 @dataclass(repr=False)
 class ModelComparison:
-    "Models on the same cases: `summary` (a row per attribute and model), `pairwise` (a row per pair and measure; difference = b − a), `by_group` (the same in every group), `warnings`, `metadata`."
+    """Models on the same cases: `summary` (a row per attribute and model), `pairwise` (a row per pair and measure; difference = b − a),
+    `by_group` (the same in every group), `warnings`, `metadata`."""
     summary: pd.DataFrame
     pairwise: pd.DataFrame
     by_group: pd.DataFrame
     warnings: list = field(default_factory=list)
     metadata: dict = field(default_factory=dict)
     @property
-    def title(self): return f"{len(self.metadata['models'])} models on the same {plural(self.metadata['n_cases'], 'case')}" + (f" of {plural(self.metadata['n_clusters'], 'patient')}" if self.metadata.get("n_clusters") else "")
+    def title(self):
+        m = self.metadata
+        of = f" of {plural(m['n_clusters'], 'patient')}" if m.get("n_clusters") else ""
+        return f"{len(m['models'])} models on the same {plural(m['n_cases'], 'case')}{of}"
     def tables(self):
         "`(heading, frame)` of what is shown; `pairwise` with its keys in the index."
         keys = ["kind", "attribute", "measure", "a", "b"]
         yield "What each model has", self.summary
-        yield "What each pair shows (b − a)", self.pairwise.set_index(keys)[["value_a", "value_b", "difference", "low", "high", "p_value", "p_adjusted", "verdict"]]
-    def __repr__(self): return "\n\n".join([self.title, *(f"{h}\n{shown(f).to_string()}" for h, f in self.tables()), *(f"! {w}" for w in self.warnings)])
+        wanted = ["value_a", "value_b", "difference", "low", "high", "p_value", "p_adjusted", "verdict"]
+        yield "What each pair shows (b − a)", self.pairwise.set_index(keys)[wanted]
+    def __repr__(self):
+        tables = (f"{h}\n{shown(f).to_string()}" for h, f in self.tables())
+        return "\n\n".join([self.title, *tables, *(f"! {w}" for w in self.warnings)])
     def to_markdown(self, path=None) -> str:
         "Markdown; also written to `path`."
-        return _written("\n\n".join([f"**{self.title}**", *(f"{h}\n\n{_md_table(shown(f))}" for h, f in self.tables()), *(f"- ⚠ {_md(w)}" for w in self.warnings)]) + "\n", path)
+        tables = (f"{h}\n\n{_md_table(shown(f))}" for h, f in self.tables())
+        return written("\n\n".join([f"**{self.title}**", *tables, *(f"- ⚠ {_md(w)}" for w in self.warnings)]) + "\n", path)
     def to_csv(self, path=None) -> str:
         "The pairwise table as CSV; also written to `path`."
-        return _written(self.pairwise.to_csv(index=False, lineterminator="\n"), path)
+        return written(self.pairwise.to_csv(index=False, lineterminator="\n"), path)
     def to_latex(self, path=None) -> str:
         "Both tables for LaTeX (booktabs); also written to `path`."
-        return _written("\n".join(as_latex(f, h) for h, f in self.tables()), path)
+        return written("\n".join(as_latex(f, h) for h, f in self.tables()), path)
     def _repr_html_(self):
         notes = "".join(f"<li>{html.escape(w)}</li>" for w in self.warnings)
-        return f"<div><p><b>{html.escape(self.title)}</b></p>{f'<ul>{notes}</ul>' if notes else ''}" + "".join(f"<p>{html.escape(h)}</p>{_html_table(shown(f))}" for h, f in self.tables()) + "</div>"
+        tables = "".join(f"<p>{html.escape(h)}</p>{_html_table(shown(f))}" for h, f in self.tables())
+        return f"<div><p><b>{html.escape(self.title)}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}</div>"
 
-def _written(text, path):
-    if path is not None: write_text(path, text)
-    return text
+# %% ../nbs/09_paired.ipynb #c066
+def _tail(z, df):
+    "The two-sided p-value of z standard errors, by Student's t where the degrees of freedom are finite."
+    from scipy.special import stdtr
+    return two_sided(z) if not np.isfinite(df) else 2 * stdtr(max(df, 1), -z)
 
-# %% ../nbs/09_paired.ipynb #c052
 def _row(kind, attribute, group, measure, a, b, va, vb, se, df, alpha, better, method) -> dict:
     d, half = vb - va, float(critical(alpha, df)) * se
     p = np.nan if not np.isfinite(half) or np.isnan(d) else 1.0 if d == 0 else 0.0 if se == 0 else float(_tail(abs(d) / se, df))
-    return dict(kind=kind, attribute=attribute, group=group, measure=measure, a=a, b=b, value_a=va, value_b=vb, difference=d, low=d - half, high=d + half, p_value=p, better=better, method=method)
-
-def _tail(z, df):
-    from scipy.special import stdtr
-    return two_sided(z) if not np.isfinite(df) else 2 * stdtr(max(df, 1), -z)
+    return dict(kind=kind, attribute=attribute, group=group, measure=measure, a=a, b=b, value_a=va, value_b=vb, difference=d,
+                low=d - half, high=d + half, p_value=p, better=better, method=method)
 
 def performance_rows(task, models, grouping, joints, alpha, kind="performance") -> list:
     "A row per metric, pair and group, from the `Joint` of every metric."
@@ -340,25 +390,29 @@ def performance_rows(task, models, grouping, joints, alpha, kind="performance") 
     for metric, j in joints.items():
         for a, b in itertools.combinations(range(len(models)), 2):
             se = j.difference(a, b)[1]
-            rows += [_row(kind, grouping.name, name, metric, models[a], models[b], float(j.values[a, g]), float(j.values[b, g]), float(se[g]), j.df[g], alpha, task.better(metric), j.method) for g, name in enumerate(grouping.names)]
+            rows += [_row(kind, grouping.name, name, metric, models[a], models[b], float(j.values[a, g]), float(j.values[b, g]),
+                          float(se[g]), j.df[g], alpha, task.better(metric), j.method) for g, name in enumerate(grouping.names)]
     return rows
 
-# %% ../nbs/09_paired.ipynb #c054
+# %% ../nbs/09_paired.ipynb #c068
 def fairness_rows(task, models, grouping, gaps, joints, alpha, notes, split=False) -> tuple:
     "`(rows, model → measure → value)` for the gaps of one attribute, from the `Joint` of every metric that they need."
     rows, part = [], {x: np.all([task.part(m, grouping, x) for m in models], axis=0) for x in joints}
     value = {m: {g.name: float(g.of([gap_of(joints[x].values[i], part[x]) for x in g.needs])) for g in gaps} for i, m in enumerate(models)}
     for g, (i, j) in itertools.product(gaps, itertools.combinations(range(len(models)), 2)):
         a, b = models[i], models[j]
-        d, limits = value[b][g.name] - value[a][g.name], lambda alpha: np.array([measure_change(g, joints, i, j, part, x, split) for x in np.ravel(alpha)]).T
+        d = value[b][g.name] - value[a][g.name]
+        limits = lambda alpha: np.array([measure_change(g, joints, i, j, part, x, split) for x in np.ravel(alpha)]).T
         low, high = limits(alpha)[:, 0]
-        if np.isnan(low) and not np.isnan(d): notes.add(f"{grouping.name}: the change of {g.name} has no interval, since a group is too small for one")
+        if np.isnan(low) and not np.isnan(d):
+            notes.add(f"{grouping.name}: the change of {g.name} has no interval, since a group is too small for one")
         p = 1.0 if low == high == 0 else float(touching(limits, 1)[0])
-        rows.append(dict(kind="fairness", attribute=grouping.name, group="", measure=g.name, a=a, b=b, value_a=value[a][g.name], value_b=value[b][g.name], difference=d, low=low, high=high,
-                         p_value=p, better=g.fair, method=f"{joints[g.needs[0]].method}, all pairs of groups that could be farthest apart"))
+        method = f"{joints[g.needs[0]].method}, all pairs of groups that could be farthest apart"
+        rows.append(dict(kind="fairness", attribute=grouping.name, group="", measure=g.name, a=a, b=b, value_a=value[a][g.name],
+                         value_b=value[b][g.name], difference=d, low=low, high=high, p_value=p, better=g.fair, method=method))
     return rows, value
 
-# %% ../nbs/09_paired.ipynb #c058
+# %% ../nbs/09_paired.ipynb #c073
 def judged(rows, alpha, correction) -> pd.DataFrame:
     "The rows as a frame, p-values corrected over the pairs of each measure, and a verdict."
     f = pd.DataFrame(rows)
@@ -373,7 +427,7 @@ def _verdict(r, alpha):
     ahead = r["b"] if (r["difference"] > 0) == (r["better"] == "higher") else r["a"]
     return f"{ahead} {'fairer' if r['kind'] == 'fairness' else 'better'}"
 
-# %% ../nbs/09_paired.ipynb #c061
+# %% ../nbs/09_paired.ipynb #c076
 def _features(frames, roles, given, notes):
     "The attributes on the common cases: columns by name, or a table or mapping indexed by case."
     if given is not None and (hasattr(given, "columns") or isinstance(given, (Mapping, pd.Series))):
@@ -381,7 +435,9 @@ def _features(frames, roles, given, notes):
         for k, v in feature_columns(given).items():
             v = v if isinstance(v, pd.Series) else pd.Series(np.asarray(v), index=getattr(given, "index", None))
             key = pd.Index(_keys(pd.Series(v.index)).astype(object))
-            if lost := [i for i in index if i not in set(key)]: raise InputError(f"sensitive_features: {k!r} has no value for {plural(len(lost), 'case')} ({some(lost, 3)}); its index must hold the ids of the cases")
+            if lost := [i for i in index if i not in set(key)]:
+                raise InputError(f"sensitive_features: {k!r} has no value for {plural(len(lost), 'case')} ({some(lost, 3)}); its index "
+                                 "must hold the ids of the cases")
             out[k] = v.set_axis(key).loc[index]
         return pd.DataFrame(out)
     names = as_list(given) or list(dict.fromkeys(c for r in roles.values() for c in r.sensitive))
@@ -390,55 +446,71 @@ def _features(frames, roles, given, notes):
         if not any(name in f for f in frames.values()): raise unknown_name("column called", name, list(next(iter(frames.values())).columns))
     return pd.DataFrame({name: agreed(frames, {k: name if name in f else None for k, f in frames.items()}, name) for name in names})
 
+# %% ../nbs/09_paired.ipynb #c079
 def _task(frames, roles, threshold, ask, notes):
     "A `ScoredTask` or a `DiceTask` from the columns that the tables have."
-    if all(r.dice and not r.score for r in roles.values()): return DiceTask({k: dice_values(f[roles[k].dice].to_numpy(), notes) for k, f in frames.items()})
+    if all(r.dice and not r.score for r in roles.values()):
+        return DiceTask({k: dice_values(f[roles[k].dice].to_numpy(), notes) for k, f in frames.items()})
     for k, r in roles.items(): r.need("label", "score")
     y, qs = agreed(frames, {k: r.label for k, r in roles.items()}, "label"), {}
     for k, f in frames.items():
         r = roles[k]
         if not (r.score or r.classes): raise InputError(f"{k}: several findings are several comparisons; name one with label= and score=")
         scores = f[r.score] if r.score else f[list(r.classes.values())]
-        found, _ = questions(y.to_numpy(), scores.to_numpy(), **{"labels": list(r.classes) or None, "score_type": r.score_type or "auto"} | ask, notes=notes)
-        if len(found) > 1: raise InputError(f"{k}: there are {len(found)} classes ({some([q.name for q in found])}); name the one to compare with pos_label=")
+        how = {"labels": list(r.classes) or None, "score_type": r.score_type or "auto", **ask}
+        found, _ = questions(y.to_numpy(), scores.to_numpy(), **how, notes=notes)
+        if len(found) > 1:
+            names = some([q.name for q in found])
+            raise InputError(f"{k}: there are {len(found)} classes ({names}); name the one to compare with pos_label=")
         qs[k] = found[0]
     return ScoredTask(qs, threshold)
 
-# %% ../nbs/09_paired.ipynb #c063
+# %% ../nbs/09_paired.ipynb #c081
 def _aligned(models, columns, sensitive, clusters, unmatched, notes):
-    read = {k: read_predictions(v, k, notes, as_list(sensitive) if not hasattr(sensitive, "columns") and not isinstance(sensitive, (Mapping, pd.Series)) else (),
-                                **{c: n for c, n in columns.items() if n is not None}) for k, v in ((str(k), v) for k, v in models.items())}
+    named = () if hasattr(sensitive, "columns") or isinstance(sensitive, (Mapping, pd.Series)) else as_list(sensitive)
+    known = {c: n for c, n in columns.items() if n is not None}
+    read = {str(k): read_predictions(v, str(k), notes, named, **known) for k, v in models.items()}
     roles = {k: r for k, (_, r) in read.items()}
     frames = on_same_cases({k: _identified(f, roles[k], k) for k, (f, _) in read.items()}, unmatched, notes)
     if clusters is False: return frames, roles, None
     where = {k: (clusters if clusters in frames[k] else None) if clusters is not None else r.patient for k, r in roles.items()}
     who = agreed(frames, where, "clusters", need=clusters is not None)
-    if who is not None and who.isna().any(): raise InputError(f"the patient is missing for {plural(int(who.isna().sum()), 'case')} ({some(who.index[who.isna()], 3)}); fill it in, or pass clusters=False")
-    return frames, roles, None if who is None or who.nunique() == len(who) else np.unique(_keys(who).to_numpy(str), return_inverse=True)[1]
+    if who is not None and who.isna().any():
+        raise InputError(f"the patient is missing for {plural(int(who.isna().sum()), 'case')} ({some(who.index[who.isna()], 3)}); "
+                         "fill it in, or pass clusters=False")
+    if who is None or who.nunique() == len(who): return frames, roles, None
+    return frames, roles, np.unique(_keys(who).to_numpy(str), return_inverse=True)[1]
 
-# %% ../nbs/09_paired.ipynb #c065
+# %% ../nbs/09_paired.ipynb #c083
 def _compared(task, models, metrics, measures, parts, patient, alpha, correction, how, notes) -> ModelComparison:
     n, rows, groups, table = len(parts[0].codes), [], [], []
-    everyone, joint = groupings({"": np.repeat("everyone", n)})[0], lambda g, names: {x: task.joint(models, g, x, patient, *how) for x in names}
+    everyone = groupings({"": np.repeat("everyone", n)})[0]
+    joint = lambda g, names: {x: task.joint(models, g, x, patient, *how) for x in names}
     rows += performance_rows(task, models, everyone, joint(everyone, metrics), alpha)
     total = {m: {f"overall-{x}": float(task.values(m, everyone, x)[0]) for x in metrics} for m in models}
     for g in parts:
         joints = joint(g, dict.fromkeys([*metrics, *(x for q in measures for x in q.needs)]))
-        more, value = fairness_rows(task, models, g, measures, {x: j for x, j in joints.items() if any(x in q.needs for q in measures)}, alpha, notes, patient is not None)
+        needed = {x: j for x, j in joints.items() if any(x in q.needs for q in measures)}
+        more, value = fairness_rows(task, models, g, measures, needed, alpha, notes, patient is not None)
         rows += more
         groups += performance_rows(task, models, g, {x: joints[x] for x in metrics}, alpha, "group")
         table += [((g.name, m), {"n": int((g.codes >= 0).sum()), **total[m], **value[m]}) for m in models]
-    if patient is None: notes.add("every case counts as a patient of its own; name the patient's column with clusters= if some have several")
-    if correction != "none" and len(models) > 2: notes.add(f"p-values are corrected ({correction}) over the {plural(math.comb(len(models), 2), 'pair')} of models, for each measure by itself")
+    if patient is None:
+        notes.add("every case counts as a patient of its own; name the patient's column with clusters= if some have several")
+    if correction != "none" and len(models) > 2:
+        pairs = plural(math.comb(len(models), 2), "pair")
+        notes.add(f"p-values are corrected ({correction}) over the {pairs} of models, for each measure by itself")
     summary = pd.DataFrame([r for _, r in table], index=pd.MultiIndex.from_tuples([k for k, _ in table], names=["attribute", "model"]))
-    facts = {"models": models, "n_cases": n, "n_clusters": None if patient is None else int(patient.max()) + 1, "ci": 1 - alpha, "correction": correction, "n_resamples": how[0], "random_state": how[1],
+    facts = {"models": models, "n_cases": n, "n_clusters": None if patient is None else int(patient.max()) + 1, "ci": 1 - alpha,
+             "correction": correction, "n_resamples": how[0], "random_state": how[1],
              "thresholds": task.thresholds(models, everyone), "attributes": [g.name for g in parts]}
-    return ModelComparison(summary, judged(rows, alpha, correction).drop(columns="group"), judged(groups, alpha, correction), list(notes), facts)
+    return ModelComparison(summary, judged(rows, alpha, correction).drop(columns="group"), judged(groups, alpha, correction),
+                           list(notes), facts)
 
-# %% ../nbs/09_paired.ipynb #c068
+# %% ../nbs/09_paired.ipynb #c086
 def compare(
     models:Mapping,                   # name → table of predictions, file, or run folder with predictions.csv
-    *, sensitive_features=None,       # columns of the tables, or a table indexed by the id of the case; default: columns called like an attribute
+    *, sensitive_features=None,       # columns of the tables, or a table indexed by case; default: those called like an attribute
     metrics=None,                     # performance: default auc, acc, bce, ece (or dice)
     gaps=None,                        # fairness: default auc-gap, acc-gap, bce-gap, ece-gap, eod, eo (or delta_dice)
     id=None, label=None, score=None, dice=None, # columns, where their names do not say it
@@ -452,18 +524,23 @@ def compare(
     random_state:int=0, n_jobs:int=1, # their seed, and processes for them
     unmatched:str="raise",            # ids that some model lacks: "raise" or "drop"
 ) -> ModelComparison:
-    "Models on the same cases, pair by pair: paired intervals and tests for performance (DeLong for the AUC) and for the gaps between groups, corrected over the pairs of models."
+    """Models on the same cases, pair by pair: paired intervals and tests for performance (DeLong for the AUC) and for the gaps between
+    groups, corrected over the pairs of models."""
     notes, how = Notes(), Settings(ci, n_resamples, random_state, n_jobs, correction=correction).check()
-    if not isinstance(models, Mapping) or len(models) < 2: raise InputError("give at least two models, as {'CLIP': predictions, 'DINOv2': predictions}")
-    frames, roles, patient = _aligned(models, dict(id=id, label=label, score=score, dice=dice), sensitive_features, clusters, unmatched, notes)
+    if not isinstance(models, Mapping) or len(models) < 2:
+        raise InputError("give at least two models, as {'CLIP': predictions, 'DINOv2': predictions}")
+    frames, roles, patient = _aligned(models, dict(id=id, label=label, score=score, dice=dice), sensitive_features, clusters,
+                                      unmatched, notes)
     read_threshold(threshold)
-    task = _task(frames, roles, threshold, {k: v for k, v in dict(pos_label=pos_label, score_type=score_type).items() if v is not None}, notes)
+    ask = {k: v for k, v in dict(pos_label=pos_label, score_type=score_type).items() if v is not None}
+    task = _task(frames, roles, threshold, ask, notes)
     names = [task.metric(m) for m in as_list(metrics) or task.metrics]
     measures = [gap_measure(g) for g in as_list(gaps) or task.gaps]
-    parts = groupings(_features(frames, roles, sensitive_features, notes), bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
+    parts = groupings(_features(frames, roles, sensitive_features, notes), bins=bins, intersectional=intersectional, unknown=unknown,
+                      notes=notes)
     return _compared(task, list(frames), names, measures, parts, patient, how.alpha, correction, (n_resamples, how.entropy, n_jobs), notes)
 
-# %% ../nbs/09_paired.ipynb #c078
+# %% ../nbs/09_paired.ipynb #c096
 DICE_COLUMNS = ("mean_dice", "min_dice", "max_dice", "delta_dice", "skewness_dice", "std_dice", "es_dice")
 
 def summary_column(name:str):
@@ -484,7 +561,8 @@ def rises(name:str) -> bool|None:
     better = metric_parts(name.split("-", 1)[1]).better if "-" in name else None
     return {"higher": True, "lower": False}.get(better)
 
-def summary_value(name:str, y_true, values, groups, attribute:str="sensitive", threshold="best_f1", notes=None, bins=None, unknown=("unknown",), **ask) -> float:
+def summary_value(name:str, y_true, values, groups, attribute:str="sensitive", threshold="best_f1", notes=None, bins=None,
+                  unknown=("unknown",), **ask) -> float:
     "One number of a report's summary: from labels, scores and groups, or (`y_true` is `None`) from Dice values and groups."
     column, notes = summary_column(name), Notes() if notes is None else notes
     bins = bins if bins is None or isinstance(bins, Mapping) else {attribute: bins}

@@ -24,7 +24,8 @@ from .uncertainty import REST, family, mask_uncertainty, uncertainty
 
 # %% auto #0
 __all__ = ['COUNTS', 'SUMMARY', 'TABLES', 'SHOWN', 'FIRST_DIFFERENCES', 'group_columns', 'summary_row', 'FairnessReport',
-           'differences', 'render_text', 'render_html', 'as_list', 'unknown_table', 'evaluate', 'evaluate_segmentation']
+           'written', 'differences', 'render_text', 'render_html', 'as_list', 'unknown_table', 'evaluate',
+           'evaluate_segmentation']
 
 # %% ../nbs/05_report.ipynb #c007
 COUNTS = ("tn", "fp", "fn", "tp")
@@ -47,7 +48,8 @@ def _why_skipped(c, g): return "no sample" if not c.groups.count[g] else f"only 
 
 # %% ../nbs/05_report.ipynb #c010
 SUMMARY = {
-    "n": lambda c: int(c.overall.count[0]), "n_groups": lambda c: int(c.usable.sum()), "n_left_out": lambda c: int((~c.usable & (c.groups.count > 0)).sum()),
+    "n": lambda c: int(c.overall.count[0]), "n_groups": lambda c: int(c.usable.sum()),
+    "n_left_out": lambda c: int((~c.usable & (c.groups.count > 0)).sum()),
     **{f"overall-{m}": (lambda c, m=m: c.total(m)) for m in ("auc", "acc", "bce", "ece")},
     "worst-auc": lambda c: c.worst("auc"),
     **{f"{m}-gap": (lambda c, m=m: c.gap(m)) for m in ("auc", "acc", "bce", "ece")},
@@ -57,7 +59,9 @@ SUMMARY = {
 def summary_row(c:Comparison, extra=()) -> dict:
     "The published summary of one comparison, and overall, worst and gap of the `extra` metrics."
     out = {k: f(c) for k, f in SUMMARY.items()}
-    for name in (metric_parts(m).name for m in extra): out |= {k: v for k, v in {f"overall-{name}": c.total(name), f"worst-{name}": c.worst(name), f"{name}-gap": c.gap(name)}.items() if k not in out}
+    for name in (metric_parts(m).name for m in extra):
+        out |= {k: v for k, v in {f"overall-{name}": c.total(name), f"worst-{name}": c.worst(name), f"{name}-gap": c.gap(name)}.items()
+                if k not in out}
     return out
 
 # %% ../nbs/05_report.ipynb #c014
@@ -85,7 +89,9 @@ class FairnessReport:
     @property
     def attributes(self): return list(dict.fromkeys(self.summary.index.get_level_values("attribute")))
     @property
-    def targets(self): return list(dict.fromkeys(self.summary.index.get_level_values("target"))) if "target" in self.summary.index.names else []
+    def targets(self):
+        if "target" not in self.summary.index.names: return []
+        return list(dict.fromkeys(self.summary.index.get_level_values("target")))
     @property
     def intervals(self): return getattr(self.uncertainty, "intervals", None)
     @property
@@ -100,7 +106,8 @@ class FairnessReport:
     def __repr__(self): return render_text(self)
     def _repr_html_(self): return render_html(self)
 
-def _later(chapter, name): return getattr(importlib.import_module(f"fairmedfm.{chapter}"), name)     # pictures and pages stand in later chapters
+def _later(chapter, name):                     # pictures and pages stand in later chapters
+    return getattr(importlib.import_module(f"fairmedfm.{chapter}"), name)
 
 # %% ../nbs/05_report.ipynb #c019
 def _nested(frame:pd.DataFrame) -> dict:
@@ -116,15 +123,20 @@ def _nested(frame:pd.DataFrame) -> dict:
 def _to_dict(self) -> dict:
     "The whole report as plain data; NaN is None."
     from fairmedfm import __version__
-    return {"fairmedfm_version": __version__, "task": self.task, "metadata": _plain(self.metadata), "overall": _plain(self.overall), "summary": _nested(self.summary), "by_group": _nested(self.by_group),
+    sure = {} if self.uncertainty is None else {k: getattr(self, k) for k in ("intervals", "pairwise", "tests", "gaps")}
+    return {"fairmedfm_version": __version__, "task": self.task, "metadata": _plain(self.metadata), "overall": _plain(self.overall),
+            "summary": _nested(self.summary), "by_group": _nested(self.by_group),
             "unknown": [] if self.unknown is None else _plain(self.unknown.to_dict("records")),
-            **({} if self.uncertainty is None else {k: _plain(getattr(self, k).to_dict("records")) for k in ("intervals", "pairwise", "tests", "gaps")}), "warnings": list(self.warnings)}
+            **{k: _plain(f.to_dict("records")) for k, f in sure.items()}, "warnings": list(self.warnings)}
 
-def _to_json(self, path=None) -> str:
-    "The report as JSON text; also written to `path` (whole or not at all)."
-    text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def written(text:str, path=None) -> str:
+    "The text; also written to `path`, whole or not at all, if one is given."
     if path is not None: write_text(path, text)
     return text
+
+def _to_json(self, path=None) -> str:
+    "The report as JSON text; also written to `path`."
+    return written(json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
 
 FairnessReport.to_dict, FairnessReport.to_json = _to_dict, _to_json
 
@@ -132,20 +144,18 @@ FairnessReport.to_dict, FairnessReport.to_json = _to_dict, _to_json
 def _to_frame(self) -> pd.DataFrame:
     "One row per number: the levels of the index, `metric`, `value`; the summary's rows have no group."
     numbers = self.by_group.drop(columns="skipped", errors="ignore")
-    parts = [f.stack(future_stack=True).rename("value").rename_axis([*f.index.names, "metric"]).reset_index() if len(f.columns) else None for f in (self.summary, numbers.astype(float))]
-    out = pd.concat(parts, ignore_index=True)
+    def long(f): return f.stack(future_stack=True).rename("value").rename_axis([*f.index.names, "metric"]).reset_index()
+    out = pd.concat([long(f) for f in (self.summary, numbers.astype(float)) if len(f.columns)], ignore_index=True)
     return out[[*self.by_group.index.names, "metric", "value"]]
 
 TABLES = ("groups", "summary", "pairwise", "intervals", "tests", "gaps")
 
 def _to_csv(self, path=None, table:str="groups") -> str:
-    "A table as CSV text: groups (with `_low` and `_high` beside what has intervals), summary, pairwise, intervals, tests or gaps; also written to `path`."
+    "A table of `TABLES` as CSV text; groups with `_low` and `_high` beside what has intervals; also written to `path`."
     if table not in TABLES: raise unknown_name("table of a report called", table, TABLES)
     frame = _with_limits(self) if table == "groups" else self.summary.reset_index() if table == "summary" else getattr(self, table)
     if frame is None: raise InputError(f"this report has no intervals, so no table {table!r}; pass ci=0.95 when it is made")
-    text = frame.to_csv(index=False, lineterminator="\n")
-    if path is not None: write_text(path, text)
-    return text
+    return written(frame.to_csv(index=False, lineterminator="\n"), path)
 
 def _with_limits(self) -> pd.DataFrame:
     "The per-group table with the limits of the intervals beside the values they are about."
@@ -173,9 +183,12 @@ def _cell(v) -> str:
 def _shown(self) -> tuple:
     "The two tables with formatted cells; per group only the columns that people read first, at the report's threshold."
     at = self.metadata.get("threshold", {}).get("name")
-    wanted = [c for name in SHOWN[self.task] for c in ((f"{name}@{at}" if f"{name}@{at}" in self.by_group and name not in ("auc", "ece") else name),) if c in self.by_group]
-    extra = [c for c in self.by_group if c.split("@")[0].removeprefix("mean_") in self.metadata.get("metrics", ()) and c not in wanted and ("@" not in c or c.endswith(f"@{at}"))]
-    columns = [c for c in wanted if c != "skipped"] + extra + (["skipped"] if "skipped" in self.by_group and self.by_group["skipped"].notna().any() else [])
+    have, asked = self.by_group, self.metadata.get("metrics", ())
+    at_report = [f"{name}@{at}" if f"{name}@{at}" in have and name not in ("auc", "ece") else name for name in SHOWN[self.task]]
+    wanted = [c for c in at_report if c in have]
+    extra = [c for c in have if c.split("@")[0].removeprefix("mean_") in asked and c not in wanted and c.partition("@")[2] in ("", at)]
+    why = ["skipped"] if "skipped" in have and have["skipped"].notna().any() else []
+    columns = [c for c in wanted if c != "skipped"] + extra + why
     counts = {"n", "n_groups", "n_left_out"}
     show = lambda f: pd.DataFrame({c: [_cell(int(v) if c in counts and v == v else v) for v in f[c]] for c in f}, index=f.index)
     groups = show(self.by_group[columns])
@@ -194,23 +207,27 @@ def _with_interval(self, column, cells):
 FIRST_DIFFERENCES = ("auc", "tpr", "dice")
 
 def differences(self) -> pd.DataFrame|None:
-    "The differences between groups that people read first: pairs where there are up to three groups, each group against the rest where there are more."
+    "The differences that people read first: all pairs of up to three groups, or each of more groups against the rest."
     if self.pairwise is None: return None
     f = self.pairwise[self.pairwise["metric"].isin({*FIRST_DIFFERENCES, *self.metadata.get("metrics", ())})]
     if not len(f): return None
     rest = f["group_b"] == REST
-    few = f.groupby([c for c in ("target", "attribute", "metric") if c in f])["group_a"].transform("nunique") <= 3
+    keys = [c for c in ("target", "attribute", "metric") if c in f]
+    few = f.groupby(keys)["group_a"].transform("nunique") <= 3
     f = f[few != rest]
-    index = pd.MultiIndex.from_frame(f[[c for c in ("target", "attribute", "metric") if c in f]].assign(groups=f["group_a"] + " − " + f["group_b"]))
+    index = pd.MultiIndex.from_frame(f[keys].assign(groups=f["group_a"] + " − " + f["group_b"]))
     cell = lambda v, n=4: "–" if math.isnan(v) else f"{v:+.{n}f}"
-    return pd.DataFrame({"difference": [cell(v) for v in f["difference"]], "interval": ["–" if math.isnan(a) else f"[{a:+.3f}, {b:+.3f}]" for a, b in zip(f["low"], f["high"])],
-                         "p adjusted": ["–" if math.isnan(p) else f"{p:.3g}" for p in f["p_adjusted"]], "verdict": list(f["verdict"])}, index=index)
+    return pd.DataFrame({"difference": [cell(v) for v in f["difference"]],
+                         "interval": ["–" if math.isnan(a) else f"[{a:+.3f}, {b:+.3f}]" for a, b in zip(f["low"], f["high"])],
+                         "p adjusted": ["–" if math.isnan(p) else f"{p:.3g}" for p in f["p_adjusted"]],
+                         "verdict": list(f["verdict"])}, index=index)
 
 # %% ../nbs/05_report.ipynb #c028
 def _grid(frame:pd.DataFrame) -> list:
     "Header and rows as text, the index first."
     index = [[" ".join(str(x).split()) for x in (k if isinstance(k, tuple) else (k,))] for k in frame.index]
-    return [[*map(str, frame.index.names), *map(str, frame.columns)], *[[*i, *row] for i, row in zip(index, frame.to_numpy(dtype=object).tolist())]]
+    return [[*map(str, frame.index.names), *map(str, frame.columns)],
+            *[[*i, *row] for i, row in zip(index, frame.to_numpy(dtype=object).tolist())]]
 
 def _text_table(frame) -> str:
     grid, n = _grid(frame), frame.index.nlevels
@@ -220,14 +237,21 @@ def _text_table(frame) -> str:
 def _headline(self) -> str:
     n = self.metadata.get("n_samples")
     what = {"cls": "classification", "seg": "segmentation"}[self.task]
-    return f"Fairness of a {what} model" + (f" · {plural(n, 'sample')}" if n is not None else "") + (f" · positive class {self.metadata['positive']!r}" if self.metadata.get("positive") and not self.targets else "")
+    positive = None if self.targets else self.metadata.get("positive")
+    return " · ".join([f"Fairness of a {what} model", *([] if n is None else [plural(n, "sample")]),
+                       *([f"positive class {positive!r}"] if positive else [])])
 
 def _assumptions(self) -> list:
     m, out = self.metadata, []
     if "score_type" in m: out.append(f"scores: {m['score_type']}")
     if "labels" in m and self.task == "cls": out.append(f"labels: {m['labels']}")
-    if self.uncertainty is not None: out.append(f"{100 * m['ci']:g} % intervals" + (", patients as the unit" if m.get("clustered") else ", samples as the unit") + family(self.uncertainty.settings))
-    if "threshold" in m: out.append("threshold: " + m["threshold"]["name"] + (f" = {m['threshold']['value']:.6g}" if isinstance(m["threshold"].get("value"), float) and m["threshold"]["name"] != f"{m['threshold']['value']:g}" else "") + (", found on these same samples" if m["threshold"].get("tuned") else ""))
+    if self.uncertainty is not None:
+        unit = "patients" if m.get("clustered") else "samples"
+        out.append(f"{100 * m['ci']:g} % intervals, {unit} as the unit{family(self.uncertainty.settings)}")
+    if "threshold" in m:
+        t, value = m["threshold"], m["threshold"].get("value")
+        number = f" = {value:.6g}" if isinstance(value, float) and t["name"] != f"{value:g}" else ""
+        out.append(f"threshold: {t['name']}{number}" + (", found on these same samples" if t.get("tuned") else ""))
     return out
 
 def render_text(self) -> str:
@@ -248,10 +272,9 @@ def _md_table(frame) -> str:
 def _to_markdown(self, path=None) -> str:
     "The report as Markdown (GitHub flavour); also written to `path`."
     summary, groups = _shown(self)
-    parts = [f"**{_md(_headline(self))}**", "; ".join(map(_md, _assumptions(self))), _md_table(summary), _md_table(groups), *([] if (d := differences(self)) is None else [_md_table(d)]), "\n".join(f"- ⚠ {_md(w)}" for w in self.warnings)]
-    text = "\n\n".join(p for p in parts if p) + "\n"
-    if path is not None: write_text(path, text)
-    return text
+    parts = [f"**{_md(_headline(self))}**", "; ".join(map(_md, _assumptions(self))), _md_table(summary), _md_table(groups),
+             *([] if (d := differences(self)) is None else [_md_table(d)]), "\n".join(f"- ⚠ {_md(w)}" for w in self.warnings)]
+    return written("\n\n".join(p for p in parts if p) + "\n", path)
 
 FairnessReport.to_markdown = _to_markdown
 
@@ -259,7 +282,9 @@ FairnessReport.to_markdown = _to_markdown
 def _html_table(frame, marks=()) -> str:
     head, *rows = _grid(frame)
     e, n = html.escape, frame.index.nlevels
-    cell = lambda i, j, c: (f"<th scope='row' style='text-align:left'>{e(c)}</th>" if j < n else f"<td style='text-align:right'>{f'<b>{e(c)}</b>' if (i, j - n) in marks else e(c)}</td>")
+    def cell(i, j, c):
+        if j < n: return f"<th scope='row' style='text-align:left'>{e(c)}</th>"
+        return f"<td style='text-align:right'>{f'<b>{e(c)}</b>' if (i, j - n) in marks else e(c)}</td>"
     body = "".join("<tr>" + "".join(cell(i, j, c) for j, c in enumerate(row)) + "</tr>" for i, row in enumerate(rows))
     return "<table><thead><tr>" + "".join(f"<th scope='col'>{e(h)}</th>" for h in head) + f"</tr></thead><tbody>{body}</tbody></table>"
 
@@ -281,19 +306,30 @@ def render_html(self) -> str:
     summary, groups = _shown(self)
     warn = "".join(f"<li>{html.escape(w)}</li>" for w in self.warnings)
     note = f"<ul style='color:#8a4b00'>{warn}</ul>" if warn else ""
-    return f"<div><p><b>{html.escape(_headline(self))}</b><br><small>{html.escape('; '.join(_assumptions(self)))}</small></p>{note}{_html_table(summary)}{_html_table(groups, _behind(self, groups.columns))}{'' if (d := differences(self)) is None else _html_table(d)}</div>"
+    tables = [_html_table(summary), _html_table(groups, _behind(self, groups.columns))]
+    if (d := differences(self)) is not None: tables.append(_html_table(d))
+    head = f"<b>{html.escape(_headline(self))}</b><br><small>{html.escape('; '.join(_assumptions(self)))}</small>"
+    return f"<div><p>{head}</p>{note}{''.join(tables)}</div>"
 
 # %% ../nbs/05_report.ipynb #c037
 def _filled(columns, c, n): return columns[c] if c in columns else [None if c == "skipped" else np.nan] * n
 
 def _stack(rows:list, names:list) -> pd.DataFrame:
     "One frame from `(keys, columns)` pairs; columns keep the order in which they first appear, `skipped` is the last."
-    order = list(dict.fromkeys(c for _, columns in rows for c in columns if c != "skipped")) + ["skipped"] * any("skipped" in columns for _, columns in rows)
+    order = list(dict.fromkeys(c for _, columns in rows for c in columns if c != "skipped"))
+    if any("skipped" in columns for _, columns in rows): order.append("skipped")
     keys = [k for some_keys, _ in rows for k in some_keys]
     index = pd.MultiIndex.from_tuples(keys, names=names) if len(names) > 1 else pd.Index([k[0] for k in keys], name=names[0])
-    data = {c: np.concatenate([np.asarray(_filled(columns, c, len(k)), dtype=object if c == "skipped" else None) for k, columns in rows]) for c in order}
+    data = {c: np.concatenate([np.asarray(_filled(columns, c, len(k)), dtype=object if c == "skipped" else None) for k, columns in rows])
+            for c in order}
     return pd.DataFrame(data, index=index)
 
+def _level(results:dict, kind:str, names:list) -> pd.DataFrame:
+    "The `kind` of all questions (name → result) as one frame; the name of the question stands first where there are several."
+    rows = [([(name, *k) for k in keys] if name is not None else keys, columns) for name, r in results.items() for keys, columns in r[kind]]
+    return _stack(rows, ([] if None in results else ["target"]) + names)
+
+# %% ../nbs/05_report.ipynb #c040
 def as_list(x) -> list:
     "A word as a list of one, nothing as an empty list."
     return [] if x is None else [x] if isinstance(x, str) or not np.iterable(x) else list(x)
@@ -302,17 +338,20 @@ def unknown_table(parts) -> pd.DataFrame:
     "The samples that are in no group of an attribute."
     return pd.DataFrame([(g.name, k, v) for g in parts for k, v in g.unknown.items()], columns=["attribute", "value", "n"])
 
-# %% ../nbs/05_report.ipynb #c040
+# %% ../nbs/05_report.ipynb #c043
 _HOW = dict(clusters=None, n_resamples=1000, random_state=0, n_jobs=1, tolerance=None, min_group_size=10, correction="holm")
 
 def _how(ci, **given) -> dict|None:
     "The settings of intervals and tests, or `None` when `ci` asks for none; settings without `ci` are an error."
     if ci is not None: return {"ci": ci, **given}
-    if stray := [k for k, v in given.items() if v is not _HOW[k] and not (np.ndim(v) == 0 and v == _HOW[k])]: raise InputError(f"{some(stray)} has no effect without intervals; pass ci=0.95 too")
+    if stray := [k for k, v in given.items() if v is not _HOW[k] and not (np.ndim(v) == 0 and v == _HOW[k])]:
+        raise InputError(f"{some(stray)} has no effect without intervals; pass ci=0.95 too")
 
-def _how_facts(how) -> dict: return {} if how is None else {**{k: v for k, v in how.items() if k not in ("clusters", "n_jobs")}, "clustered": how["clusters"] is not None}
+def _how_facts(how) -> dict:
+    if how is None: return {}
+    return {**{k: v for k, v in how.items() if k not in ("clusters", "n_jobs")}, "clustered": how["clusters"] is not None}
 
-# %% ../nbs/05_report.ipynb #c043
+# %% ../nbs/05_report.ipynb #c046
 def _one_question(q, parts, threshold, w, extra, notes, keep=False) -> dict:
     "Everything the report holds about one question."
     ranking = Ranking(q, max(1, *(len(g.names) for g in parts)), q.take(w))
@@ -330,15 +369,18 @@ def _one_question(q, parts, threshold, w, extra, notes, keep=False) -> dict:
     return out
 
 def _assemble(qs, parts, results, threshold, extra, notes, facts, sure=None) -> FairnessReport:
-    many = len(qs) > 1 or qs[0].name is not None
-    level = lambda kind, names: _stack([([(q.name, *k) for k in keys] if many else keys, cols) for q, r in zip(qs, results) for keys, cols in r[kind]], (["target"] if many else []) + names)
     name, rule = read_threshold(threshold)
-    by = (lambda key: {q.name: r[key] for q, r in zip(qs, results)}) if many else (lambda key: results[0][key])
-    meta = {**facts, "positive": [q.positive for q in qs] if many else qs[0].positive, "n_dropped": {q.name: q.n_dropped for q in qs} if many else qs[0].n_dropped,
-            "threshold": {"name": name, "tuned": callable(rule), "value": by("t"), "by_attribute": by("thresholds")}, "metrics": list(extra), "attributes": [g.name for g in parts]}
-    return FairnessReport("cls", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), by("overall"), list(notes), meta, unknown_table(parts), None, sure)
+    named = {q.name: r for q, r in zip(qs, results)}
+    def each(values): return dict(zip(named, values)) if None not in named else next(iter(values))
+    def by(key): return each([r[key] for r in results])
+    meta = {**facts, "positive": qs[0].positive if None in named else [q.positive for q in qs],
+            "n_dropped": each([q.n_dropped for q in qs]),
+            "threshold": {"name": name, "tuned": callable(rule), "value": by("t"), "by_attribute": by("thresholds")},
+            "metrics": list(extra), "attributes": [g.name for g in parts]}
+    return FairnessReport("cls", _level(named, "summary", ["attribute"]), _level(named, "by_group", ["attribute", "group"]), by("overall"),
+                          list(notes), meta, unknown_table(parts), None, sure)
 
-# %% ../nbs/05_report.ipynb #c044
+# %% ../nbs/05_report.ipynb #c048
 def evaluate(
     y_true,                       # labels (n,), one-hot rows (n, C), or one column per finding (n, L)
     y_score,                      # scores (n,), one column per class (n, C) or per finding (n, L)
@@ -366,22 +408,29 @@ def evaluate(
     min_group_size:int=10,        # smaller groups are named and not compared
     correction:str="holm",        # for many comparisons: "holm", "bh" or "none"
 ) -> FairnessReport:
-    "Fairness of a classifier across the groups of every attribute. Pandas inputs are joined on their index; everything dropped or assumed is in `.warnings` and `.metadata`."
+    """Fairness of a classifier across the groups of every attribute. Pandas inputs are joined on their index; everything dropped or assumed
+    is in `.warnings` and `.metadata`."""
     notes, extra = Notes(), tuple(metric_parts(m).name for m in as_list(metrics))
     read_threshold(threshold)
-    how = _how(ci, clusters=clusters, n_resamples=n_resamples, random_state=random_state, n_jobs=n_jobs, tolerance=tolerance, min_group_size=min_group_size, correction=correction)
-    named = align(notes, y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, sample_weight=sample_weight, clusters=clusters)
-    qs, facts = questions(named["y_true"], named["y_score"], pos_label=pos_label, score_type=score_type, score_column=score_column, labels=labels, drop_labels=drop_labels,
-                          one_vs_rest=one_vs_rest, multi_label=multi_label, missing=missing, notes=notes)
+    how = _how(ci, clusters=clusters, n_resamples=n_resamples, random_state=random_state, n_jobs=n_jobs, tolerance=tolerance,
+               min_group_size=min_group_size, correction=correction)
+    named = align(notes, y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, sample_weight=sample_weight,
+                  clusters=clusters)
+    qs, facts = questions(named["y_true"], named["y_score"], pos_label=pos_label, score_type=score_type, score_column=score_column,
+                          labels=labels, drop_labels=drop_labels, one_vs_rest=one_vs_rest, multi_label=multi_label, missing=missing,
+                          notes=notes)
     n = len(qs[0].y) + qs[0].n_dropped
     parts = groupings(named["sensitive_features"], n, bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
     w = weights_of(named["sample_weight"], n)
     qs = [with_weight(q, w, notes) for q in qs]
     results = [_one_question(q, parts, threshold, w, extra, notes, how is not None) for q in qs]
-    sure = None if how is None else uncertainty([c for r in results for c in r["comparisons"]], (*PUBLISHED, *(m for m in extra if m not in PUBLISHED)), **{**how, "clusters": named["clusters"]}, notes=notes)
-    return _assemble(qs, parts, results, threshold, extra, notes, {"n_samples": n, **facts, "weighted": w is not None, "bins": bins, **_how_facts(how)}, sure)
+    facts = {"n_samples": n, **facts, "weighted": w is not None, "bins": bins, **_how_facts(how)}
+    if how is None: return _assemble(qs, parts, results, threshold, extra, notes, facts)
+    measured = (*PUBLISHED, *(m for m in extra if m not in PUBLISHED))
+    sure = uncertainty([c for r in results for c in r["comparisons"]], measured, **{**how, "clusters": named["clusters"]}, notes=notes)
+    return _assemble(qs, parts, results, threshold, extra, notes, facts, sure)
 
-# %% ../nbs/05_report.ipynb #c061
+# %% ../nbs/05_report.ipynb #c065
 def _spread(values, group) -> tuple:
     "Summary and per-group columns of a mask metric other than Dice."
     t = group_table(values, group)
@@ -395,24 +444,30 @@ def _one_structure(scores:dict, parts, notes) -> dict:
     "Everything the report holds about one structure: `scores` maps a metric to its values per sample."
     out = {"summary": [], "by_group": [], "overall": {}}
     for g in parts:
-        summary, table = dice_summary(scores["dice"], g, notes) if "dice" in scores else ({"n": int((g.codes >= 0).sum()), "n_groups": len(g.names)}, None)
-        columns = {} if table is None else {c: table[c].to_numpy() for c in table}
+        summary, columns = {"n": int((g.codes >= 0).sum()), "n_groups": len(g.names)}, {}
+        if "dice" in scores:
+            summary, table = dice_summary(scores["dice"], g, notes)
+            columns = {c: table[c].to_numpy() for c in table}
         for m in (m for m in scores if m != "dice"):
             more, t = _spread(scores[m], g)
             summary |= {f"{k}_{m}": v for k, v in more.items()}
-            columns |= {f"{k}_{m}": t[k].to_numpy() for k in ("mean", "std", "median", "q25", "q75")} | ({} if "n" in columns else {"n": t["n"].to_numpy(), "skipped": t["skipped"].to_numpy()})
+            columns |= {f"{k}_{m}": t[k].to_numpy() for k in ("mean", "std", "median", "q25", "q75")}
+            if "n" not in columns: columns |= {"n": t["n"].to_numpy(), "skipped": t["skipped"].to_numpy()}
         out["summary"].append(([(g.name,)], {k: [v] for k, v in summary.items()}))
         out["by_group"].append(([(g.name, name) for name in g.names], columns))
-    out["overall"] = {"n": int((~np.isnan(next(iter(scores.values())))).sum())} | {f"mean_{m}": float(np.nanmean(v)) if (~np.isnan(v)).any() else np.nan for m, v in scores.items()}
+    known = {m: ~np.isnan(v) for m, v in scores.items()}
+    out["overall"] = {"n": int(next(iter(known.values())).sum()),
+                      **{f"mean_{m}": float(np.nanmean(v)) if known[m].any() else np.nan for m, v in scores.items()}}
     return out
 
-# %% ../nbs/05_report.ipynb #c063
+# %% ../nbs/05_report.ipynb #c067
 def _given(dice, notes) -> dict:
     "Structure → metric → values, from given Dice values: a vector, or a table with a column per structure."
     columns = feature_columns(dice) if isinstance(dice, dict) or hasattr(dice, "columns") else {None: dice}
     if not columns: raise InputError("dice holds no column")
     out = {name: {"dice": dice_values(v, notes)} for name, v in columns.items()}
-    if len({len(v["dice"]) for v in out.values()}) > 1: raise InputError(f"the structures of dice have different lengths ({some(len(v['dice']) for v in out.values())})")
+    if len({len(v["dice"]) for v in out.values()}) > 1:
+        raise InputError(f"the structures of dice have different lengths ({some(len(v['dice']) for v in out.values())})")
     return out
 
 def _computed(samples) -> dict:
@@ -421,14 +476,9 @@ def _computed(samples) -> dict:
     parts = {None: samples} if "label" not in samples else dict(list(samples.groupby("label", sort=False)))
     return {name if name is None else str(name): {m: f[m].to_numpy(float) for m in metrics} for name, f in parts.items()}
 
-def _assemble_masks(results, parts, samples, notes, facts, sure=None) -> FairnessReport:
-    many = None not in results
-    level = lambda kind, names: _stack([([(name, *k) for k in keys] if many else keys, cols) for name, r in results.items() for keys, cols in r[kind]], (["target"] if many else []) + names)
-    overall = {name: r["overall"] for name, r in results.items()} if many else results[None]["overall"]
-    return FairnessReport("seg", level("summary", ["attribute"]), level("by_group", ["attribute", "group"]), overall, list(notes), {**facts, "attributes": [g.name for g in parts]}, unknown_table(parts), samples, sure)
-
-# %% ../nbs/05_report.ipynb #c064
-_MASK_DEFAULTS = dict(label=None, labels=None, metrics=("dice",), mask_threshold=0.5, ignore_label=None, empty_score=1.0, spacing=None, tolerance_mm=None, resample=False)
+# %% ../nbs/05_report.ipynb #c070
+_MASK_DEFAULTS = dict(label=None, labels=None, metrics=("dice",), mask_threshold=0.5, ignore_label=None, empty_score=1.0, spacing=None,
+                      tolerance_mm=None, resample=False)
 
 def evaluate_segmentation(
     sensitive_features,               # a column of groups, or a table or mapping with one column per attribute
@@ -444,26 +494,38 @@ def evaluate_segmentation(
     tolerance_mm=None,                # tolerance of nsd in mm
     resample:bool=False,              # resample predictions on another grid instead of refusing them
     bins=None, intersectional=False, unknown=("unknown",), # as in `evaluate`
-    ci:float|None=None, clusters=None, n_resamples:int=1000, random_state=0, tolerance=None, min_group_size:int=10, correction:str="holm", # as in `evaluate`
+    ci:float|None=None, clusters=None, n_resamples:int=1000, random_state=0, # likewise
+    tolerance=None, min_group_size:int=10, correction:str="holm", # likewise
     n_jobs:int=1,                     # threads that read and score pairs, and processes for the tests
 ) -> FairnessReport:
-    "Fairness of a segmentation model across the groups of every attribute, from Dice values or from masks; per-sample scores of masks are in `.samples`."
+    "Fairness of a segmentation model across groups, from Dice values or from masks; per-sample scores of masks are in `.samples`."
     notes = Notes()
-    if (dice is None) == (pred_masks is None or true_masks is None): raise InputError("give either dice=, or both pred_masks= and true_masks=")
+    if (dice is None) == (pred_masks is None or true_masks is None):
+        raise InputError("give either dice=, or both pred_masks= and true_masks=")
     if label is not None and labels is not None: raise InputError("give label= for one structure or labels= for several, not both")
-    of_masks = dict(label=label, labels=labels, metrics=tuple(as_list(metrics)), mask_threshold=mask_threshold, ignore_label=ignore_label, empty_score=empty_score, spacing=spacing, tolerance_mm=tolerance_mm, resample=resample)
-    if dice is not None and (stray := [k for k, v in of_masks.items() if v is not _MASK_DEFAULTS[k] and v != _MASK_DEFAULTS[k]]): raise InputError(f"{some(stray)} says how masks are scored, but dice= was given; leave it out")
+    of_masks = dict(label=label, labels=labels, metrics=tuple(as_list(metrics)), mask_threshold=mask_threshold, ignore_label=ignore_label,
+                    empty_score=empty_score, spacing=spacing, tolerance_mm=tolerance_mm, resample=resample)
+    if dice is not None and (stray := [k for k, v in of_masks.items() if v is not _MASK_DEFAULTS[k] and v != _MASK_DEFAULTS[k]]):
+        raise InputError(f"{some(stray)} says how masks are scored, but dice= was given; leave it out")
     if not as_list(metrics): raise InputError(f"metrics is empty; name some of {some(MASK_METRICS, 10)}")
-    how = _how(ci, clusters=clusters, n_resamples=n_resamples, random_state=random_state, n_jobs=1, tolerance=tolerance, min_group_size=min_group_size, correction=correction)
+    how = _how(ci, clusters=clusters, n_resamples=n_resamples, random_state=random_state, n_jobs=1, tolerance=tolerance,
+               min_group_size=min_group_size, correction=correction)
     named = align(notes, dice=dice, sensitive_features=sensitive_features, clusters=clusters)
     if dice is not None: scores, samples, facts = _given(named["dice"], notes), None, {}
     else:
         parts = groupings(named["sensitive_features"], bins=bins, intersectional=intersectional, unknown=unknown, notes=Notes())
-        samples = mask_scores(pred_masks, true_masks, labels=label if labels is None else labels, metrics=metrics, mask_threshold=mask_threshold, ignore_label=ignore_label, empty_score=empty_score,
-                              spacing=spacing, tolerance_mm=tolerance_mm, resample=resample, n=len(parts[0].codes), n_jobs=n_jobs, notes=notes)
-        scores, facts = _computed(samples), {**samples.attrs, "empty_score": empty_score, "mask_threshold": mask_threshold, "ignore_label": ignore_label, "labels": label if labels is None else labels}
+        asked = {"empty_score": empty_score, "mask_threshold": mask_threshold, "ignore_label": ignore_label,
+                 "labels": label if labels is None else labels}
+        samples = mask_scores(pred_masks, true_masks, metrics=metrics, spacing=spacing, tolerance_mm=tolerance_mm, resample=resample,
+                              n=len(parts[0].codes), n_jobs=n_jobs, notes=notes, **asked)
+        scores, facts = _computed(samples), {**samples.attrs, **asked}
     n = len(next(iter(next(iter(scores.values())).values())))
     parts = groupings(named["sensitive_features"], n, bins=bins, intersectional=intersectional, unknown=unknown, notes=notes)
     results = {name: _one_structure(values, parts, notes) for name, values in scores.items()}
-    sure = None if how is None else mask_uncertainty(scores[None] if list(scores) == [None] else scores, parts, **{**how, "clusters": named["clusters"], "n_jobs": n_jobs}, notes=notes)
-    return _assemble_masks(results, parts, samples, notes, {"n_samples": n, **facts, "bins": bins, "metrics": list(next(iter(scores.values()))), **_how_facts(how)}, sure)
+    facts = {"n_samples": n, **facts, "bins": bins, "metrics": list(next(iter(scores.values()))), **_how_facts(how),
+             "attributes": [g.name for g in parts]}
+    sure = None if how is None else mask_uncertainty(scores[None] if list(scores) == [None] else scores, parts,
+                                                     **{**how, "clusters": named["clusters"], "n_jobs": n_jobs}, notes=notes)
+    overall = results[None]["overall"] if None in results else {name: r["overall"] for name, r in results.items()}
+    return FairnessReport("seg", _level(results, "summary", ["attribute"]), _level(results, "by_group", ["attribute", "group"]), overall,
+                          list(notes), facts, unknown_table(parts), samples, sure)
