@@ -1,4 +1,5 @@
-"""Fine-tuning the decoder of a promptable model on kept embeddings, with methods that look after the group that is behind, and LoRA for the encoder.
+"""Fine-tuning the decoder of a promptable model on kept embeddings, with methods that look after the group that is behind, and LoRA for
+the encoder.
 
 Docs: https://fairmedfm.github.io/fairmedfm/usages.decoder.html.md"""
 
@@ -35,7 +36,8 @@ from ..train.loop import OPTIMIZERS, Best, Method, Step, Training, learning_rate
 from ..train.methods import METHODS, MethodRow, make_method
 from .probe import bins_of
 from .prompts import Plan, ask
-from .segment import METRICS, SEG_USAGES, SegCache, Segmented, SegRun, all_shots, own_frame, save_worst, seg_run, segment, squared, walk
+from .segment import (METRICS, SEG_USAGES, SegCache, Segmented, SegRun, all_shots, own_frame, save_worst, seg_run, segment,
+                                      squared, walk)
 
 # %% auto #0
 __all__ = ['SEG_METHODS', 'SEG_SELECT', 'Item', 'pack', 'gather', 'inner', 'mask_losses', 'SegStep', 'FEBS', 'seg_method',
@@ -55,23 +57,30 @@ class Item:
     bits: bytes = field(repr=False)
     spacing: tuple|None = None
     @property
-    def truth(self) -> np.ndarray: return np.unpackbits(np.frombuffer(zlib.decompress(self.bits), np.uint8), count=int(np.prod(self.grid))).reshape(self.grid).astype(bool)
+    def truth(self) -> np.ndarray:
+        bits = np.frombuffer(zlib.decompress(self.bits), np.uint8)
+        return np.unpackbits(bits, count=int(np.prod(self.grid))).reshape(self.grid).astype(bool)
 
 def pack(mask) -> bytes:
     "A boolean mask as compressed bits."
     return zlib.compress(np.packbits(mask).tobytes(), 1)
 
-def gather(data:Dataset, model, run:SegRun, rows, codes, cache:SegCache, shelf, batch_size:int=1, workers:int=0, save:Callable|None=None, pace=None) -> list[Item]:
+# %% ../../nbs/47_usages.decoder.ipynb #c012
+def gather(data:Dataset, model, run:SegRun, rows, codes, cache:SegCache, shelf, batch_size:int=1, workers:int=0, save:Callable|None=None,
+           pace=None) -> list[Item]:
     "The items of the rows; embeddings go to the `shelf`; with `save(shot)` the pictures are kept instead."
-    items, source = [], all_shots(data, run, rows, cache, workers) if save else (s for s, _ in walk(data, model, run, rows, cache, shelf, batch_size, workers))
+    items = []
+    if save: source = all_shots(data, run, rows, cache, workers)
+    else: source = (s for s, _ in walk(data, model, run, rows, cache, shelf, batch_size, workers))
     for shot in source:
         if save and shot.image is not None: save(shot)
-        items += [Item(shot.key, shot.sample, name, int(codes[shot.case.row]), m.shape, pack(m), shot.spacing) for name, m in shot.truths.items() if m.any()]
+        items += [Item(shot.key, shot.sample, name, int(codes[shot.case.row]), m.shape, pack(m), shot.spacing)
+                  for name, m in shot.truths.items() if m.any()]
         if shot.last and pace: pace.step()
     if shelf is not None: shelf.flush()
     return items
 
-# %% ../../nbs/47_usages.decoder.ipynb #c013
+# %% ../../nbs/47_usages.decoder.ipynb #c016
 def inner(frame:Frame, size) -> tuple[slice, ...]:
     "The part of the logits that shows the image."
     return tuple(slice(int(s.start*n/m), max(int(s.start*n/m) + 1, -(-s.stop*n//m))) for s, n, m in zip(frame.inside, size, frame.size))
@@ -87,7 +96,7 @@ def mask_losses(logits, scores, target, share:float=.8) -> tuple[torch.Tensor, t
     iou = (hard & true).sum(axes)/(hard | true).sum(axes).clamp(min=1)
     return ce[best], dice[best], F.mse_loss(scores, iou.to(scores))
 
-# %% ../../nbs/47_usages.decoder.ipynb #c017
+# %% ../../nbs/47_usages.decoder.ipynb #c020
 @dataclass
 class SegStep(Step):
     "A `Step` of segmentation: `losses` is the mixture of `ce` and `dice`, of which Dice has the `share`."
@@ -100,7 +109,8 @@ class FEBS(Method):
     name, groups = "febs", True
     def __init__(self, gamma:float=1.0, memory:float=.9):
         super().__init__()
-        if not (gamma >= 0 and 0 <= memory < 1): raise InputError(f"febs needs gamma from 0 up and memory in [0, 1), not {gamma:g} and {memory:g}")
+        if not (gamma >= 0 and 0 <= memory < 1):
+            raise InputError(f"febs needs gamma from 0 up and memory in [0, 1), not {gamma:g} and {memory:g}")
         self.gamma, self.memory = gamma, memory
         self.register_buffer("bound", torch.zeros(0))
     def begin(self, dim, y, g, classes, how): self.bound = torch.full((self.k,), torch.nan)
@@ -112,21 +122,25 @@ class FEBS(Method):
             c = ((self.bound/self.bound.nan_to_num(0).max().clamp_min(1e-6))**self.gamma)[step.g].clamp_min(1e-3)
         return (1 - step.share)*step.ce.mean() + step.share*(c*step.dice).sum()/c.sum()
 
-# %% ../../nbs/47_usages.decoder.ipynb #c022
-SEG_METHODS = Registry("method of segmentation", [*(METHODS[m] for m in ("erm", "resampling", "group-dro")), MethodRow("febs", FEBS, "weighs a group's Dice loss by its error bound")])
+# %% ../../nbs/47_usages.decoder.ipynb #c025
+SEG_METHODS = Registry("method of segmentation", [*(METHODS[m] for m in ("erm", "resampling", "group-dro")),
+                                                  MethodRow("febs", FEBS, "weighs a group's Dice loss by its error bound")])
 
 def seg_method(name:str, options:dict|None=None) -> Method:
     "A method of segmentation with its options."
     row = SEG_METHODS[name]
     if row.name in METHODS:
         method = make_method(row.name, options)
-        if getattr(method, "of", "group") != "group": raise InputError(f"resampling of {method.of!r} needs labels, and segmentation has none; leave of= away")
+        if getattr(method, "of", "group") != "group":
+            raise InputError(f"resampling of {method.of!r} needs labels, and segmentation has none; leave of= away")
         return method
-    if strange := [k for k in options or {} if k not in row.options]: raise InputError(f"method {row.name} has no option {strange[0]!r}; it has {some(row.options)}")
+    if strange := [k for k in options or {} if k not in row.options]:
+        raise InputError(f"method {row.name} has no option {strange[0]!r}; it has {some(row.options)}")
     try: return row.make(**{k: float(v) for k, v in (options or {}).items()})
-    except ValueError as e: raise e if isinstance(e, InputError) else InputError(f"{some(options.values())}: {row.name} wants numbers") from None
+    except ValueError as e:
+        raise e if isinstance(e, InputError) else InputError(f"{some(options.values())}: {row.name} wants numbers") from None
 
-# %% ../../nbs/47_usages.decoder.ipynb #c026
+# %% ../../nbs/47_usages.decoder.ipynb #c029
 class FromShelf:
     "Kept embeddings; one that is damaged is an error, since the picture is not at hand."
     def __init__(self, model, shelf): self.model, self.shelf = model, shelf
@@ -146,10 +160,11 @@ def item_losses(model, source, item:Item, plans, seed:int, share:float=.8) -> di
         logits, scores = model.answer(features, frame, prompt)
         target = onto(frame, truth, logits.shape[2:]).to(logits.device)
         part = inner(frame, logits.shape[2:])
-        for found, s in zip((logits[0][(slice(None), *part)],), (scores[0],)):
-            for kind, v in zip((ce, dice, quality), mask_losses(found, s, target[part], share)): kind.append(v)
-            hard.append(_hard_dice(model, found.detach(), s.detach(), target[part], prompt.kinds))
-    return {"ce": torch.stack(ce).mean(), "dice": torch.stack(dice).mean(), "quality": torch.stack(quality).mean(), "hard": float(np.mean(hard))}
+        found, s = logits[0][(slice(None), *part)], scores[0]
+        for kind, v in zip((ce, dice, quality), mask_losses(found, s, target[part], share)): kind.append(v)
+        hard.append(_hard_dice(model, found.detach(), s.detach(), target[part], prompt.kinds))
+    return {"ce": torch.stack(ce).mean(), "dice": torch.stack(dice).mean(), "quality": torch.stack(quality).mean(),
+            "hard": float(np.mean(hard))}
 
 def _hard_dice(model, logits, scores, target, kinds) -> float:
     i = CHOICES[model.module.rule(kinds)](scores, model.spec.confidence)
@@ -157,7 +172,7 @@ def _hard_dice(model, logits, scores, target, kinds) -> float:
     p, t = logits[i] > 0, target > .5
     return float(2*(p & t).sum()/(p.sum() + t.sum()).clamp(min=1)) if t.any() or p.any() else 1.0
 
-# %% ../../nbs/47_usages.decoder.ipynb #c029
+# %% ../../nbs/47_usages.decoder.ipynb #c032
 SEG_SELECT = ("loss", "dice", "worst_dice", "last")
 
 def measure_items(model, source, items, plans, seed, k:int, share:float=.8) -> dict:
@@ -166,34 +181,56 @@ def measure_items(model, source, items, plans, seed, k:int, share:float=.8) -> d
     with torch.no_grad():
         for item in items:
             each = [item_losses(model, source, item, (p,), seed, share) for p in plans]
-            losses.append(np.mean([float((1 - share)*e["ce"] + share*e["dice"]) for e in each])); dice.append(np.mean([e["hard"] for e in each]))
+            losses.append(np.mean([float((1 - share)*e["ce"] + share*e["dice"]) for e in each]))
+            dice.append(np.mean([e["hard"] for e in each]))
     g = np.array([i.group for i in items])
     groups = [np.mean(np.array(dice)[g == j]) for j in range(k) if (g == j).any()]
-    return {"valid_loss": float(np.mean(losses)), "valid_dice": float(np.mean(dice)), "valid_worst_dice": float(min(groups)) if groups else float("nan")}
+    return {"valid_loss": float(np.mean(losses)), "valid_dice": float(np.mean(dice)),
+            "valid_worst_dice": float(min(groups, default=np.nan))}
 
+# %% ../../nbs/47_usages.decoder.ipynb #c034
 def _batch_step(model, source, batch, plans, seed, epoch, share):
     each = [item_losses(model, source, i, plans, seed, share) for i in batch]
     ce, dice, quality = (torch.stack([e[k] for e in each]) for k in ("ce", "dice", "quality"))
     g = torch.tensor([i.group for i in batch], device=ce.device)
     return SegStep(None, None, g*0, g, (1 - share)*ce + share*dice, torch.ones_like(ce), epoch, ce, dice, share), quality.mean()
 
+# %% ../../nbs/47_usages.decoder.ipynb #c037
 def check_fine_tuning(model, train, valid, method, how:Training, k:int):
     "Raise for what cannot work, before anything is trained."
-    if isinstance(model, RuleModel): raise InputError(f"{model.spec.name} has nothing to train; fine-tune a network, or leave it to --usage seg2d")
+    if isinstance(model, RuleModel):
+        raise InputError(f"{model.spec.name} has nothing to train; fine-tune a network, or leave it to --usage seg2d")
     if how.optimizer not in OPTIMIZERS: raise InputError(f"there is no optimizer {how.optimizer!r}; choose {some(OPTIMIZERS)}")
     if how.select not in SEG_SELECT: raise InputError(f"there is no selection by {how.select!r} in segmentation; choose {some(SEG_SELECT)}")
     if not train: raise InputError("the training split has no object to train on")
-    if how.select != "last" and not valid: raise InputError("there is no validation split to choose the epoch by; add one, or choose the last epoch (--val_strategy last)")
-    if method.groups and len({i.group for i in train} - {-1}) < 2: raise InputError(f"method {method.name} needs two groups in the training split; it has {plural(len({i.group for i in train} - {-1}), 'known group')}")
+    if how.select != "last" and not valid:
+        raise InputError("there is no validation split to choose the epoch by; add one, or choose the last epoch (--val_strategy last)")
+    known = {i.group for i in train} - {-1}
+    if method.groups and len(known) < 2:
+        raise InputError(f"method {method.name} needs two groups in the training split; it has {plural(len(known), 'known group')}")
 
-# %% ../../nbs/47_usages.decoder.ipynb #c032
+# %% ../../nbs/47_usages.decoder.ipynb #c040
 def unfreeze_decoder(model) -> int:
     "Let the decoder's parameters be trained; returns how many numbers that is."
     model.module.requires_grad_(False)
     for p in model.module.decoder_parameters(): p.requires_grad_(True)
     return sum(p.numel() for p in model.module.parameters() if p.requires_grad)
 
-# %% ../../nbs/47_usages.decoder.ipynb #c034
+# %% ../../nbs/47_usages.decoder.ipynb #c043
+def _epoch(model, source, train, method, how, plans, epoch, optimizer, share, say=lambda text: None) -> float:
+    for group in optimizer.param_groups: group["lr"] = learning_rate(how, epoch)
+    g = torch.tensor([i.group for i in train])
+    total, order = 0.0, epoch_order(len(train), how.batch_size, chance(how.seed, "order", epoch), method.weights(g*0, g))
+    for n, at in enumerate(order, 1):
+        step, quality = _batch_step(model, source, [train[i] for i in at.tolist()], plans, seed_for(how.seed, "epoch", epoch), epoch, share)
+        loss = method.loss(step)
+        if not torch.isfinite(loss): raise InputError(f"the loss is {float(loss)} in epoch {epoch}; lower --blr (it is {how.blr:g})")
+        optimizer.zero_grad(); (loss + .1*quality).backward(); optimizer.step()
+        total += float(loss.detach())
+        if how.log_freq and n % how.log_freq == 0: say(f"epoch {epoch} step {n} of {len(order)}: loss {total/n:.4f}")
+    return total/len(order)
+
+# %% ../../nbs/47_usages.decoder.ipynb #c045
 def fine_tune(
     model, # trained in place; it ends with the chosen epoch's parameters
     source, # item → features and frame
@@ -216,35 +253,26 @@ def fine_tune(
         say(f"going on after epoch {held['epoch']}")
     for epoch in range(len(history) + 1, how.total_epochs + 1):
         if best.enough(epoch - 1): break
-        row = {"epoch": epoch, "lr": learning_rate(how, epoch), "loss": _epoch(model, source, train, method, how, plans, epoch, optimizer, share)}
+        row = {"epoch": epoch, "lr": learning_rate(how, epoch),
+               "loss": _epoch(model, source, train, method, how, plans, epoch, optimizer, share, say)}
         if valid: row |= measure_items(model, source, valid, plans, how.seed, k, share)
         best.see(epoch, row, net); history.append(row)
         say("  ".join(f"{n} {v:.4g}" for n, v in row.items()))
         if track: track(row)
-        if checkpoint and (epoch % how.save_epochs == 0 or epoch == how.total_epochs or best.enough(epoch)): save_checkpoint(checkpoint, key, epoch, net, method, optimizer, best, history)
+        if checkpoint and (epoch % how.save_epochs == 0 or epoch == how.total_epochs or best.enough(epoch)):
+            save_checkpoint(checkpoint, key, epoch, net, method, optimizer, best, history)
     if best.state is not None: net.load_state_dict(best.state, strict=False)
     curve = pd.DataFrame(history)
     return curve.assign(chosen=curve["epoch"] == (best.epoch or curve["epoch"].max()))
 
-def _epoch(model, source, train, method, how, plans, epoch, optimizer, share) -> float:
-    for group in optimizer.param_groups: group["lr"] = learning_rate(how, epoch)
-    g = torch.tensor([i.group for i in train])
-    total, order = 0.0, epoch_order(len(train), how.batch_size, chance(how.seed, "order", epoch), method.weights(g*0, g))
-    for at in order:
-        step, quality = _batch_step(model, source, [train[i] for i in at.tolist()], plans, seed_for(how.seed, "epoch", epoch), epoch, share)
-        loss = method.loss(step)
-        if not torch.isfinite(loss): raise InputError(f"the loss is {float(loss)} in epoch {epoch}; lower --blr (it is {how.blr:g})")
-        optimizer.zero_grad(); (loss + .1*quality).backward(); optimizer.step()
-        total += float(loss.detach())
-    return total/len(order)
-
-# %% ../../nbs/47_usages.decoder.ipynb #c043
+# %% ../../nbs/47_usages.decoder.ipynb #c054
 class LoRA(nn.Module):
     "A frozen linear or convolution layer and a trained correction of rank `rank`, scaled by alpha/rank, that begins as zero."
     def __init__(self, base:nn.Module, rank:int=4, alpha:float=8.0):
         super().__init__()
         self.base, self.scale = base, alpha/rank
-        if isinstance(base, nn.Linear): self.down, self.up = nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
+        if isinstance(base, nn.Linear):
+            self.down, self.up = nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
         elif isinstance(base, nn.Conv2d) and base.groups == 1:
             self.down = nn.Conv2d(base.in_channels, rank, base.kernel_size, base.stride, base.padding, base.dilation, bias=False)
             self.up = nn.Conv2d(rank, base.out_channels, 1, bias=False)
@@ -253,9 +281,11 @@ class LoRA(nn.Module):
         self.to(next(base.parameters()).device)
     def forward(self, x): return self.base(x) + self.scale*self.up(self.down(x))
 
+# %% ../../nbs/47_usages.decoder.ipynb #c056
 def add_lora(model, rank:int=4, alpha:float=8.0, seed:int=0) -> int:
     "Put LoRA beside the layers that the model's row names; returns how many numbers are trained in them."
-    if any(isinstance(m, LoRA) for m in model.module.modules()): raise InputError(f"{model.spec.name} has LoRA layers already; load it anew")
+    if any(isinstance(m, LoRA) for m in model.module.modules()):
+        raise InputError(f"{model.spec.name} has LoRA layers already; load it anew")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "lora"))
         for name in model.lora_targets:
@@ -264,7 +294,7 @@ def add_lora(model, rank:int=4, alpha:float=8.0, seed:int=0) -> int:
     own = [p for m in model.module.modules() if isinstance(m, LoRA) for p in (*m.down.parameters(), *m.up.parameters())]
     return sum(p.requires_grad_(True).numel() for p in own)
 
-# %% ../../nbs/47_usages.decoder.ipynb #c047
+# %% ../../nbs/47_usages.decoder.ipynb #c060
 class FromPictures:
     "Encodes the kept picture of an item, with gradients."
     def __init__(self, model, folder):
@@ -281,30 +311,33 @@ class FromPictures:
         with Image.open(self.folder/name) as im: features, frames = self.model.features([np.array(im)])
         return features, own_frame(frames[0], shot, stretch)
 
-# %% ../../nbs/47_usages.decoder.ipynb #c051
+# %% ../../nbs/47_usages.decoder.ipynb #c064
 def trained_state(model) -> dict:
     "The tensors of the decoder and of the LoRA layers."
-    own = {id(p) for p in model.module.decoder_parameters()} | {id(p) for m in model.module.modules() if isinstance(m, LoRA) for p in (m.down.weight, m.up.weight)}
+    beside = [p for m in model.module.modules() if isinstance(m, LoRA) for p in (m.down.weight, m.up.weight)]
+    own = {id(p) for p in (*model.module.decoder_parameters(), *beside)}
     return {n: p.detach().cpu().contiguous() for n, p in model.module.named_parameters() if id(p) in own}
 
 def save_weights(model, path, facts:dict|None=None) -> Path:
     "Write the trained tensors as safetensors, whole or not at all."
-    facts = {"model": model.spec.name, **(facts or {})}
-    with atomic_path(path) as tmp:
-        require("safetensors.torch", "seg", why="saving weights").save_file(trained_state(model), str(tmp), metadata={"fairmedfm": json.dumps(facts)})
+    facts = {"fairmedfm": json.dumps({"model": model.spec.name, **(facts or {})})}
+    save = require("safetensors.torch", "seg", why="saving weights").save_file
+    with atomic_path(path) as tmp: save(trained_state(model), str(tmp), metadata=facts)
     return Path(path)
 
 def apply_weights(model, path) -> dict:
     "Load what `save_weights` wrote into a model of the same row; returns the facts that stand in it."
-    with require("safetensors", "seg", why="reading weights").safe_open(str(path), "pt") as f: facts, state = json.loads(f.metadata()["fairmedfm"]), {k: f.get_tensor(k) for k in f.keys()}
-    if facts["model"] != model.spec.name: raise InputError(f"{Path(path).name} holds weights for {facts['model']}, not for {model.spec.name}")
+    with require("safetensors", "seg", why="reading weights").safe_open(str(path), "pt") as f:
+        facts, state = json.loads(f.metadata()["fairmedfm"]), {k: f.get_tensor(k) for k in f.keys()}
+    if facts["model"] != model.spec.name:
+        raise InputError(f"{Path(path).name} holds weights for {facts['model']}, not for {model.spec.name}")
     if facts.get("lora"): add_lora(model, *facts["lora"])
     own = model.module.state_dict()
     load_exactly(model.module, state, allow_missing=((".*", "not trained"),), where=Path(path).name)
     model.module.requires_grad_(False)
     return facts
 
-# %% ../../nbs/47_usages.decoder.ipynb #c055
+# %% ../../nbs/47_usages.decoder.ipynb #c068
 @dataclass
 class SegOutcome:
     "What a run leaves: the `result` (tables), the `report`, the training `curve` if something was trained, and the facts."
@@ -317,7 +350,8 @@ class SegOutcome:
         "predictions.csv, details.csv, slices.csv, curve.csv and report.json, each whole or not there."
         out, files = Path(out), []
         out.mkdir(parents=True, exist_ok=True)
-        tables = {"predictions": self.result.predictions("slices" if self.report.metadata["sample"] == "slice" else "table"), "details": self.result.table, "slices": self.result.slices if len(self.result.slices) else None, "curve": self.curve}
+        tables = {"predictions": self.result.predictions("slices" if self.report.metadata["sample"] == "slice" else "table"),
+                  "details": self.result.table, "slices": self.result.slices if len(self.result.slices) else None, "curve": self.curve}
         for name, frame in tables.items():
             if frame is None: continue
             with atomic_path(out/f"{name}.csv") as tmp: tmp.write_bytes(csv_bytes(frame))
@@ -328,13 +362,21 @@ class SegOutcome:
 def _split_rows(data, protocol, seed) -> tuple[Dataset, dict]:
     data = make_splits(data, protocol, random_state=seed)
     rows = {p: np.flatnonzero(data.samples["split"] == p) for p in ("train", "valid", "test")}
-    if not len(rows["train"]): raise InputError(f"{data.name} has no training split under the protocol {protocol!r} (every row is a test row); fine-tune under --protocol sound, or give a column 'split'")
+    if not len(rows["train"]):
+        raise InputError(f"{data.name} has no training split under the protocol {protocol!r} (every row is a test row); "
+                         "fine-tune under --protocol sound, or give a column 'split'")
     if not len(rows["test"]): raise InputError(f"{data.name} has no test split")
     return data, rows
 
-# %% ../../nbs/47_usages.decoder.ipynb #c057
-def train_segmenter(data:Dataset, model, run:SegRun, rows:dict, group:Grouping|None, method:Method, how:Training, cache:SegCache, *, lora:tuple|None=None, encode_batch:int=1, workers:int=0, checkpoint=None, key:str="", say=None, track=None) -> pd.DataFrame:
-    "Fine-tune on the rows of `train`, choose on those of `valid`; with `lora` = (rank, alpha) also LoRA layers of the encoder. Returns the curve."
+# %% ../../nbs/47_usages.decoder.ipynb #c070
+def train_segmenter(
+    data:Dataset, model, run:SegRun,
+    rows:dict, # of train and valid
+    group:Grouping|None, method:Method, how:Training, cache:SegCache,
+    *, lora:tuple|None=None, # (rank, alpha) of LoRA layers of the encoder
+    encode_batch:int=1, workers:int=0, checkpoint=None, key:str="", say=None, track=None,
+) -> pd.DataFrame: # the training curve
+    "Fine-tune on the rows of `train`, choose on those of `valid`."
     say = say or (lambda text: None)
     if run.solid: raise InputError("fine-tuning goes by pictures and slices; there is none for models of volumes")
     if isinstance(model, RuleModel): check_fine_tuning(model, [], [], method, how, 0)
@@ -347,12 +389,20 @@ def train_segmenter(data:Dataset, model, run:SegRun, rows:dict, group:Grouping|N
         kept = cache if cache.folder else SegCache(own, cache.half, cache.megabytes)
         shelf = None if lora else kept.shelf(model, run.seen())
         source = FromPictures(model, Path(own)/"pictures") if lora else FromShelf(model, shelf)
-        train, valid = (gather(data, model, run, rows[p], codes, kept, shelf, encode_batch, workers, source.save if lora else None, pace) for p in ("train", "valid"))
-        curve = fine_tune(model, source, train, valid, method, how, plans, len(group.names) if group else 0, checkpoint=checkpoint, key=key, say=say, track=track)
+        train, valid = (gather(data, model, run, rows[p], codes, kept, shelf, encode_batch, workers, source.save if lora else None, pace)
+                        for p in ("train", "valid"))
+        curve = fine_tune(model, source, train, valid, method, how, plans, len(group.names) if group else 0,
+                          checkpoint=checkpoint, key=key, say=say, track=track)
     model.module.requires_grad_(False)
     return curve
 
-# %% ../../nbs/47_usages.decoder.ipynb #c059
+# %% ../../nbs/47_usages.decoder.ipynb #c072
+def _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins, pictured) -> list[Path]:
+    files = outcome.write(out)
+    if row.trains: files.append(save_weights(model, Path(out)/"model.safetensors", {"lora": list(lora)} if row.images else {}))
+    for a in pictured if worst else (): files += save_worst(data, model, outcome.result, a, out, worst, overlays, cache, bins)
+    return files
+
 def run_segmentation(
     data:Dataset, model, # a dataset with masks, and a loaded promptable model
     *, usage:str="seg2d", prompts=None, pos_class=None, # as in `seg_run`
@@ -360,7 +410,8 @@ def run_segmentation(
     ci:float|None=.95, # level of the report's intervals, with patients as clusters; `None`: none
     method:str="erm", method_options:dict|None=None, how:Training=Training(), lora:tuple=(4, 8.0), # for usages that train
     size:int|None=None, per:str="structure", seed:int=0, metrics=METRICS, tolerance:float=1.0, empty_score:float=1.0,
-    cache:SegCache|None=None, batch_size:int=1, workers:int=0, bad:str="raise", rows=None, # `rows`: of the table, for usages that train nothing
+    cache:SegCache|None=None, batch_size:int=1, workers:int=0, bad:str="raise",
+    rows=None, # of the table, for usages that train nothing
     out=None, # folder for results
     worst:int=10, overlays:bool=False, # pictures of the worst cases of each group (0: none), and each as a file of its own
     pictures_by=None, # attributes that have such pictures; `None`: all
@@ -371,8 +422,10 @@ def run_segmentation(
     "One run of the segmentation benchmark: (fine-tune,) prompt, score, compare; everything is written to `out` if it is given."
     row, cache = SEG_USAGES[usage], cache or SegCache(None)
     names = [attribute_column(data, a, model.protocol) for a in as_list(attributes)]
-    if not row.trains and SEG_METHODS[method].name != "erm": raise InputError(f"usage {usage} trains nothing, so method {method} has nothing to change; take --usage seg2d-ft, or --method erm")
-    run = seg_run(data, model, prompts, pos_class, usage=usage, size=size, metrics=metrics, per=per, seed=seed, tolerance=tolerance, empty_score=empty_score, **read)
+    if not row.trains and SEG_METHODS[method].name != "erm":
+        raise InputError(f"usage {usage} trains nothing, so method {method} has nothing to change; take --usage seg2d-ft, or --method erm")
+    run = seg_run(data, model, prompts, pos_class, usage=usage, size=size, metrics=metrics, per=per, seed=seed, tolerance=tolerance,
+                  empty_score=empty_score, **read)
     if "dice" not in run.metrics: run = replace(run, metrics=("dice", *run.metrics))
     curve = None
     if row.trains:
@@ -380,18 +433,20 @@ def run_segmentation(
         group = groupings(data.samples[[names[0]]], bins=bins_of(bins, names[0]), notes=Notes())[0]
         checkpoint = Path(out)/"checkpoint.pt" if out else None
         if out: Path(out).mkdir(parents=True, exist_ok=True)
-        key = hashlib.sha256(repr((model.fingerprint, run.facts(data.spec), usage, method, method_options, how, lora, names[0], bins, [data.samples["id"].iloc[r].tolist() for r in parts.values()])).encode()).hexdigest()
+        ids = [data.samples["id"].iloc[r].tolist() for r in parts.values()]
+        what = model.fingerprint, run.facts(data.spec), usage, method, method_options, how, lora, names[0], bins, ids
+        key = hashlib.sha256(repr(what).encode()).hexdigest()
         if weights: apply_weights(model, weights)
-        else: curve = train_segmenter(data, model, run, parts, group, seg_method(method, method_options), how, cache, lora=tuple(lora) if row.images else None, encode_batch=batch_size, workers=workers, checkpoint=checkpoint, key=key, say=say, track=track)
+        else:
+            curve = train_segmenter(data, model, run, parts, group, seg_method(method, method_options), how, cache,
+                                    lora=tuple(lora) if row.images else None, encode_batch=batch_size, workers=workers,
+                                    checkpoint=checkpoint, key=key, say=say, track=track)
         rows = parts["test"]
     result = segment(data, model, run, rows, cache, batch_size, workers, bad, say, names)
-    report = result.report(names, bins=bins, intersectional=intersectional, ci=ci, random_state=seed)
-    outcome = SegOutcome(result, report, names, curve, {"usage": usage, "method": method, "model": model.spec.name, "dataset": data.name, "attributes": names, "seed": seed, "protocol": model.protocol, "fingerprint": model.fingerprint})
-    if out: outcome.facts["files"] = [p.name for p in _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins, names if pictures_by is None else as_list(pictures_by))]
+    report = result.report(names, bins=bins, intersectional=intersectional, ci=ci, **({"random_state": seed} if ci else {}))
+    facts = {"usage": usage, "method": method, "model": model.spec.name, "dataset": data.name, "attributes": names, "seed": seed,
+             "protocol": model.protocol, "fingerprint": model.fingerprint}
+    outcome = SegOutcome(result, report, names, curve, facts)
+    pictured = names if pictures_by is None else as_list(pictures_by)
+    if out: facts["files"] = [p.name for p in _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins, pictured)]
     return outcome
-
-def _write(outcome, data, model, out, row, lora, worst, overlays, cache, bins, pictured) -> list[Path]:
-    files = outcome.write(out)
-    if row.trains: files.append(save_weights(model, Path(out)/"model.safetensors", {"lora": list(lora)} if row.images else {}))
-    for a in pictured if worst else (): files += save_worst(data, model, outcome.result, a, out, worst, overlays, cache, bins)
-    return files
