@@ -17,17 +17,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..core import InputError, Notes, check_columns, plural, require, some, unknown_name, write_text
+from ..core import InputError, Notes, check_columns, plural, require, some, unknown_name
 from ..html import Album, Cell, Table, page_parts, page_style, template
 from ..paired import as_latex, read_predictions, rises, shown, summary_column
 from ..plots import INK, MUTED, _place_names, clean, look, short, words
-from ..report import _html_table, _md, _md_table, evaluate, evaluate_segmentation
+from ..report import _html_table, _md, _md_table, evaluate, evaluate_segmentation, written
 from ..tables import read_table
 
 # %% auto #0
 __all__ = ['PARTS', 'SAME', 'DEFAULTS', 'HEADINGS', 'DIGITS', 'CAPTIONS', 'WRITES', 'rank_models', 'RankTest', 'rank_test',
            'pareto', 'distance_to_optimum', 'explain_gaps', 'run_folders', 'read_runs', 'displayed', 'listed', 'said',
-           'Leaderboard', 'leaderboard', 'plot_ranks', 'unlike', 'plot_tradeoff', 'plot_gaps', 'page_table', 'to_page',
+           'Leaderboard', 'leaderboard', 'unlike', 'plot_ranks', 'plot_tradeoff', 'plot_gaps', 'page_table', 'to_page',
            'add_compare_arguments', 'run_compare']
 
 # %% ../../nbs/53_bench.leaderboard.ipynb #c008
@@ -35,6 +35,7 @@ def rank_models(values:pd.DataFrame, higher_is_better:bool) -> pd.DataFrame:
     "Ranks of the columns within every row; 1 is best, ties share their mean rank."
     return values.rank(axis=1, ascending=not higher_is_better)
 
+# %% ../../nbs/53_bench.leaderboard.ipynb #c010
 @dataclass
 class RankTest:
     "Friedman's test and Nemenyi's comparison of mean ranks over blocks (datasets)."
@@ -54,7 +55,7 @@ class RankTest:
         return [g for i, g in enumerate(runs) if len(g) > 1 and not any(set(g) <= set(h) for h in runs[:i])]
 
 def rank_test(values:pd.DataFrame, higher_is_better:bool=True, alpha:float=0.05) -> RankTest:
-    "Friedman and Nemenyi for a table of blocks × models without gaps; source: Demšar 2006. With fewer than three models or two blocks the tests are NaN."
+    "Friedman and Nemenyi for blocks × models without gaps (Demšar 2006); NaN with fewer than three models or two blocks."
     stats, posthocs = require("scipy.stats", why="a rank test"), require("scikit_posthocs", "plots", why="Nemenyi's test")
     if values.isna().any().any(): raise InputError("a rank test needs every model in every block; drop the incomplete blocks first")
     (n, k), ranks = values.shape, rank_models(values, higher_is_better)
@@ -63,12 +64,13 @@ def rank_test(values:pd.DataFrame, higher_is_better:bool=True, alpha:float=0.05)
     chi2, p = stats.friedmanchisquare(*ranks.to_numpy().T) if defined else (np.nan, np.nan)
     rest = n * (k - 1) - chi2
     f = (n - 1) * chi2 / rest if defined and rest > 0 else np.inf if defined else np.nan
+    f_p = stats.f.sf(f, k - 1, (k - 1) * (n - 1)) if defined else np.nan
     cd = stats.studentized_range.ppf(1 - alpha, k, np.inf) / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n)) if k > 1 else np.nan
     pairwise = posthocs.posthoc_nemenyi_friedman(ranks.to_numpy()) if k > 1 and n > 1 else pd.DataFrame(np.nan, range(k), range(k))
     pairwise = pairwise.set_axis(values.columns, axis=0).set_axis(values.columns, axis=1).loc[mean.index, mean.index]
-    return RankTest(mean, n, float(chi2), float(p), float(f), float(stats.f.sf(f, k - 1, (k - 1) * (n - 1))) if defined else np.nan, float(cd), alpha, pairwise)
+    return RankTest(mean, n, float(chi2), float(p), float(f), float(f_p), float(cd), alpha, pairwise)
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c015
+# %% ../../nbs/53_bench.leaderboard.ipynb #c017
 def pareto(utility, gap, utility_rises:bool=True, gap_rises:bool=False) -> np.ndarray:
     "Which models are on the front of utility and fairness; NaN is on none."
     u, g = np.asarray(utility, float) * (1 if utility_rises else -1), np.asarray(gap, float) * (-1 if gap_rises else 1)
@@ -76,13 +78,15 @@ def pareto(utility, gap, utility_rises:bool=True, gap_rises:bool=False) -> np.nd
     return ~np.array(beaten, bool) & ~np.isnan(u + g)
 
 def distance_to_optimum(by_group:pd.DataFrame) -> pd.Series:
-    "DTO per model from a table models × groups of a value that is better when higher: the distance of (value / best value in the group) from 1; smaller is better. NaN when a group is undefined."
+    """DTO per model from a table models × groups of a value that is better when higher: the distance of (value / best value in the group)
+    from 1; smaller is better. NaN when a group is undefined."""
     v = by_group / by_group.max()
     return np.sqrt(((v - 1) ** 2).sum(axis=1, skipna=False)).rename("dto")
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c019
+# %% ../../nbs/53_bench.leaderboard.ipynb #c021
 def explain_gaps(cells:pd.DataFrame) -> pd.DataFrame:
-    "Rows dataset, attribute (within dataset), model, rest: degrees of freedom, share of the sum of squares, variance component and its share, F and p-value. `cells`: gaps, index (dataset, attribute), a column per model, no gaps."
+    """Rows dataset, attribute (within dataset), model, rest: degrees of freedom, share of the sum of squares, variance component and its
+    share, F and p-value. `cells`: gaps, index (dataset, attribute), a column per model, no gaps."""
     f = require("scipy.stats", why="an analysis of variance").f
     y = cells.to_numpy(float)
     (B, M), grand = y.shape, y.mean()
@@ -91,7 +95,8 @@ def explain_gaps(cells:pd.DataFrame) -> pd.DataFrame:
     if B < 2 or M < 2: raise InputError(f"{plural(B, 'cell')} of data and {plural(M, 'model')}: a decomposition needs two of each")
     block, model = y.mean(1), y.mean(0)
     data = np.bincount(place, weights=block) / n
-    ss = np.array([M * (n * (data - grand) ** 2).sum(), M * ((block - data[place]) ** 2).sum(), B * ((model - grand) ** 2).sum(), ((y - block[:, None] - model + grand) ** 2).sum()])
+    ss = np.array([M * (n * (data - grand) ** 2).sum(), M * ((block - data[place]) ** 2).sum(), B * ((model - grand) ** 2).sum(),
+                   ((y - block[:, None] - model + grand) ** 2).sum()])
     df = np.array([D - 1, B - D, M - 1, (B - 1) * (M - 1)])
     ms = np.where(df > 0, ss / np.maximum(df, 1), np.nan)
     nested = ms[1] if B > D else ms[3]                                          # what a dataset is measured against
@@ -101,10 +106,11 @@ def explain_gaps(cells:pd.DataFrame) -> pd.DataFrame:
     F = np.where(df[:3] > 0, ms[:3] / np.array([nested, ms[3], ms[3]]), np.nan) if ms[3] > 0 else np.full(3, np.nan)
     p = [f.sf(x, a, b) for x, a, b in zip(F, df[:3], [df[1] if B > D else df[3], df[3], df[3]])]
     total, whole = ss.sum(), part.sum()
-    return pd.DataFrame({"df": df, "share_of_squares": ss / total if total > 0 else np.nan, "variance": part, "share_of_variance": part / whole if whole > 0 else np.nan, "f": [*F, np.nan], "p_value": [*p, np.nan]},
+    return pd.DataFrame({"df": df, "share_of_squares": ss / total if total > 0 else np.nan, "variance": part,
+                         "share_of_variance": part / whole if whole > 0 else np.nan, "f": [*F, np.nan], "p_value": [*p, np.nan]},
                         index=pd.Index(["dataset", "attribute in dataset", "model", "rest"], name="source"))
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c024
+# %% ../../nbs/53_bench.leaderboard.ipynb #c026
 PARTS = ("task", "usage", "method", "dataset", "model", "attribute", "seed")
 SAME = {"sensitive_name": "attribute", "sensitive": "attribute"}
 
@@ -116,7 +122,8 @@ def _run_facts(folder:Path) -> dict:
     if file.is_file():
         try: config = json.loads(file.read_text(encoding="utf-8"))
         except ValueError: raise InputError(f"{file} is not JSON; remove it or run again") from None
-        facts |= {SAME.get(k, k): v for k, v in config.items() if SAME.get(k, k) in PARTS and isinstance(v, (str, int)) and v != ""} if isinstance(config, dict) else {}
+        held = config.items() if isinstance(config, dict) else ()
+        facts |= {SAME.get(k, k): v for k, v in held if SAME.get(k, k) in PARTS and isinstance(v, (str, int)) and v != ""}
     facts["seed"] = str(facts.get("seed", "0")).removeprefix("seed")
     return facts
 
@@ -126,11 +133,13 @@ def _run_report(folder:Path) -> dict:
         try: return json.loads((folder/"report.json").read_text(encoding="utf-8"))
         except ValueError: raise InputError(f"{folder/'report.json'} is not JSON; remove it, and it is made from predictions.csv") from None
     frame, roles = read_predictions(folder, str(folder))
-    if not roles.sensitive: raise InputError(f"{folder/'predictions.csv'} holds no sensitive attribute (columns: {some(roles.columns, 12)})")
+    if not roles.sensitive:
+        raise InputError(f"{folder/'predictions.csv'} holds no sensitive attribute (columns: {some(roles.columns, 12)})")
     groups = frame[list(roles.sensitive)]
     if roles.dice and not roles.score: return evaluate_segmentation(groups, dice=frame[roles.dice]).to_dict()
     roles.need("label", "score")
-    return evaluate(frame[roles.label], frame[roles.score or list(roles.classes.values())], groups, labels=list(roles.classes) or None, score_type=roles.score_type or "auto").to_dict()
+    scores = frame[roles.score or list(roles.classes.values())]
+    return evaluate(frame[roles.label], scores, groups, labels=list(roles.classes) or None, score_type=roles.score_type or "auto").to_dict()
 
 def run_folders(paths) -> list:
     "Every folder under `paths` with a report.json or predictions.csv."
@@ -142,11 +151,18 @@ def run_folders(paths) -> list:
         out += [f for f in found if f not in out]
     return out
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c027
+# %% ../../nbs/53_bench.leaderboard.ipynb #c029
 DEFAULTS = {"cls": ("overall-auc", "auc-gap", "auc"), "seg": ("mean_dice", "delta_dice", "mean_dice")}
 
+def _full_names(f):
+    "The model's name says usage and method too, where the runs differ in them."
+    more = [c for c in ("usage", "method") if c in f and f[c].nunique() > 1]
+    if not more: return f
+    return f.assign(model=[f"{r['model']} ({', '.join(str(r[c]) for c in more)})" for r in f.to_dict("records")])
+
+# %% ../../nbs/53_bench.leaderboard.ipynb #c031
 def read_runs(paths, utility=None, gap=None) -> tuple:
-    "`(runs, by_group, (utility, gap))`: frames with dataset, model, attribute, seed, … of every run below `paths`; `utility` and `gap` are columns of a report's summary."
+    "`(runs, by_group, (utility, gap))`: frames of every run below `paths`; `utility` and `gap` are columns of a report's summary."
     runs, groups, tasks = [], [], set()
     for folder in run_folders(paths):
         facts, report = _run_facts(folder), _run_report(folder)
@@ -154,7 +170,8 @@ def read_runs(paths, utility=None, gap=None) -> tuple:
         if len(tasks) > 1: raise InputError("these runs are of classification and of segmentation; compare them apart")
         u, g, per_group = (given or d for given, d in zip((utility, gap, None), DEFAULTS[task]))
         summary = report["summary"]
-        if any(isinstance(v, dict) for row in summary.values() for v in row.values()): raise InputError(f"{folder}: its report has several targets; a leaderboard needs one number per run")
+        if any(isinstance(v, dict) for row in summary.values() for v in row.values()):
+            raise InputError(f"{folder}: its report has several targets; a leaderboard needs one number per run")
         wanted = [a for a in summary if a == facts.get("attribute")] or list(summary)
         for a in wanted:
             row = {**facts, "attribute": a}
@@ -168,14 +185,10 @@ def read_runs(paths, utility=None, gap=None) -> tuple:
         if "dataset" not in f: f["dataset"] = "dataset"
     return _full_names(runs), _full_names(groups), (u, g)
 
-def _full_names(f):
-    "The model's name says usage and method too, where the runs differ in them."
-    more = [c for c in ("usage", "method") if c in f and f[c].nunique() > 1]
-    return f.assign(model=[f"{r['model']} ({', '.join(str(r[c]) for c in more)})" for r in f.to_dict("records")]) if more else f
-
-# %% ../../nbs/53_bench.leaderboard.ipynb #c030
-HEADINGS = {"n": "cells", "dto": "distance to optimum", "pareto": "on the front", "p_value": "p", "chi2": "Friedman χ²", "f": "F", "f_p_value": "p of F",
-            "variance": "variance component", "share_of_squares": "share of squares", "share_of_variance": "share of variance"}
+# %% ../../nbs/53_bench.leaderboard.ipynb #c035
+HEADINGS = {"n": "cells", "dto": "distance to optimum", "pareto": "on the front", "p_value": "p", "chi2": "Friedman χ²", "f": "F",
+            "f_p_value": "p of F", "variance": "variance component", "share_of_squares": "share of squares",
+            "share_of_variance": "share of variance"}
 DIGITS = {"utility_rank": 2, "gap_rank": 2, "chi2": 2, "f": 2, "critical difference": 2}
 
 def _first_up(text) -> str: return text[:1].upper() + text[1:]
@@ -192,34 +205,42 @@ def displayed(frame, names) -> pd.DataFrame:
         elif c == "pareto": out[c] = [v or "–" for v in frame[c]]
     return out.rename(columns=head)
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c033
+# %% ../../nbs/53_bench.leaderboard.ipynb #c038
 def listed(names, most:int=8) -> str:
     "`A, B and C`; the rest of many is counted."
     names = [*map(str, names[:most]), *([f"{len(names) - most} more"] if len(names) > most else [])]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c035
+# %% ../../nbs/53_bench.leaderboard.ipynb #c040
 def said(board) -> list:
     "What the ranks, the front and the decomposition support, one sentence each."
     out, name = [], dict(zip(("utility", "gap"), map(words, board.names)))
     for k, t in board.tests.items():
-        start, blocks = f"Ranked by {name[k]} over {plural(t.n_blocks, 'block')}", f"(Friedman's test, p {'<0.0001' if t.p_value < 1e-4 else f'= {t.p_value:.4f}'})"
+        start = f"Ranked by {name[k]} over {plural(t.n_blocks, 'block')}"
+        test = f"(Friedman's test, p {'<0.0001' if t.p_value < 1e-4 else f'= {t.p_value:.4f}'})"
         if math.isnan(t.p_value): out.append(f"{start}: too few models or blocks for a test.")
-        elif t.p_value > t.alpha: out.append(f"{start}: no difference between the models is shown {blocks}; that is not to say that there is none.")
+        elif t.p_value > t.alpha:
+            out.append(f"{start}: no difference between the models is shown {test}; that is not to say that there is none.")
         else:
-            best, behind = [m for m in t.ranks.index if np.isclose(t.ranks[m], t.ranks.iloc[0])], [m for m in t.ranks.index if t.ranks[m] - t.ranks.iloc[0] > t.critical_difference]
-            out.append(f"{start}: the models differ {blocks}. {listed(best)} {'has' if len(best) == 1 else 'have'} the best mean rank, {t.ranks.iloc[0]:.2f}; " + (f"{listed(behind)} {'ranks' if len(behind) == 1 else 'rank'} behind by more than the critical difference, {t.critical_difference:.2f}." if behind else "nobody ranks behind by more than the critical difference."))
+            best = [m for m in t.ranks.index if np.isclose(t.ranks[m], t.ranks.iloc[0])]
+            behind = [m for m in t.ranks.index if t.ranks[m] - t.ranks.iloc[0] > t.critical_difference]
+            who = f"{listed(behind)} {'ranks' if len(behind) == 1 else 'rank'}" if behind else "nobody ranks"
+            far = f", {t.critical_difference:.2f}" if behind else ""
+            out.append(f"{start}: the models differ {test}. {listed(best)} {'has' if len(best) == 1 else 'have'} the best mean rank, "
+                       f"{t.ranks.iloc[0]:.2f}; {who} behind by more than the critical difference{far}.")
     front = [m for m, v in board.summary["pareto"].items() if v] if "pareto" in board.summary else []
     if front: out.append(f"Beaten by no other in both means (which have no interval here): {listed(front)}.")
     if board.sources is not None and not board.sources["share_of_variance"].isna().any():
         v = board.sources["share_of_variance"]
-        out.append(f"Of the variance of the gaps {v['dataset'] + v['attribute in dataset']:.0%} go with the dataset and its attribute, {v['model']:.0%} with the model, and {v['rest']:.0%} with neither alone (small groups' noise is in it).")
+        out.append(f"Of the variance of the gaps {v['dataset'] + v['attribute in dataset']:.0%} go with the dataset and its attribute, "
+                   f"{v['model']:.0%} with the model, and {v['rest']:.0%} with neither alone (small groups' noise is in it).")
     return out
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c036
+# %% ../../nbs/53_bench.leaderboard.ipynb #c042
 @dataclass(repr=False)
 class Leaderboard:
-    "Models over datasets: `summary` (a row per model), `cells` (gap, rows dataset × attribute), `tests` (utility and gap: `RankTest`), `sources` (the decomposition), `warnings`, and renderings."
+    """Models over datasets: `summary` (a row per model), `cells` (gap, rows dataset × attribute), `tests` (utility and gap: `RankTest`),
+    `sources` (the decomposition), `warnings`, and renderings."""
     summary: pd.DataFrame
     runs: pd.DataFrame            # dataset, model, attribute, utility, gap, dto: mean over seeds
     cells: pd.DataFrame
@@ -227,13 +248,19 @@ class Leaderboard:
     sources: pd.DataFrame|None
     names: tuple                  # what utility and gap are
     warnings: list = field(default_factory=list)
-    def __repr__(self): return "\n\n".join([self.title, *(f"{h}\n{f.to_string()}" for h, f in self.tables()), *said(self), *(f"! {w}" for w in self.warnings)])
+    def __repr__(self):
+        return "\n\n".join([self.title, *(f"{h}\n{f.to_string()}" for h, f in self.tables()), *said(self),
+                            *(f"! {w}" for w in self.warnings)])
     @property
-    def title(self): return f"{plural(len(self.summary), 'model')} on {plural(self.runs.dataset.nunique(), 'dataset')} · {words(self.names[0])} and {words(self.names[1])}"
+    def title(self):
+        counts = f"{plural(len(self.summary), 'model')} on {plural(self.runs.dataset.nunique(), 'dataset')}"
+        return f"{counts} · {words(self.names[0])} and {words(self.names[1])}"
     def frames(self):
         "`(heading, frame)` of everything that is shown, in numbers."
         yield "Models", self.summary
-        yield "Rank tests", pd.DataFrame([(k, t.n_blocks, t.chi2, t.p_value, t.f, t.f_p_value, t.critical_difference) for k, t in self.tests.items()], columns=["ranked by", "blocks", "chi2", "p_value", "f", "f_p_value", "critical difference"]).set_index("ranked by")
+        tests = [(k, t.n_blocks, t.chi2, t.p_value, t.f, t.f_p_value, t.critical_difference) for k, t in self.tests.items()]
+        columns = ["ranked by", "blocks", "chi2", "p_value", "f", "f_p_value", "critical difference"]
+        yield "Rank tests", pd.DataFrame(tests, columns=columns).set_index("ranked by")
         yield f"{_first_up(words(self.names[1]))} by dataset and attribute", self.cells
         if self.sources is not None: yield "What explains the gap", self.sources
     def tables(self):
@@ -241,42 +268,50 @@ class Leaderboard:
         for h, f in self.frames(): yield h, displayed(f, self.names)
     def to_csv(self, path=None) -> str:
         "One row per dataset, attribute and model as CSV; also written to `path`."
-        return _out(self.runs.to_csv(index=False, lineterminator="\n"), path)
+        return written(self.runs.to_csv(index=False, lineterminator="\n"), path)
     def to_markdown(self, path=None) -> str:
         "All tables as Markdown; also written to `path`."
-        return _out("\n\n".join([f"**{_md(self.title)}**", "\n".join(f"- {_md(s)}" for s in said(self)), *(f"{_md(h)}\n\n{_md_table(f)}" for h, f in self.tables()), *(f"- ⚠ {_md(w)}" for w in self.warnings)]) + "\n", path)
+        parts = [f"**{_md(self.title)}**", "\n".join(f"- {_md(s)}" for s in said(self)),
+                 *(f"{_md(h)}\n\n{_md_table(f)}" for h, f in self.tables()), *(f"- ⚠ {_md(w)}" for w in self.warnings)]
+        return written("\n\n".join(parts) + "\n", path)
     def to_latex(self, path=None) -> str:
         "All tables for LaTeX (booktabs); also written to `path`."
-        return _out("\n".join(as_latex(f, h) for h, f in self.tables()), path)
-    def _repr_html_(self): return f"<div><p><b>{html.escape(self.title)}</b></p>" + "".join(f"<p>{html.escape(h)}</p>{_html_table(f)}" for h, f in self.tables()) + "".join(f"<p>⚠ {html.escape(w)}</p>" for w in self.warnings) + "</div>"
+        return written("\n".join(as_latex(f, h) for h, f in self.tables()), path)
+    def _repr_html_(self):
+        tables = "".join(f"<p>{html.escape(h)}</p>{_html_table(f)}" for h, f in self.tables())
+        warned = "".join(f"<p>⚠ {html.escape(w)}</p>" for w in self.warnings)
+        return f"<div><p><b>{html.escape(self.title)}</b></p>{tables}{warned}</div>"
 
-def _out(text, path):
-    if path is not None: write_text(path, text)
-    return text
-
-# %% ../../nbs/53_bench.leaderboard.ipynb #c038
+# %% ../../nbs/53_bench.leaderboard.ipynb #c044
 def _tidy(runs, notes) -> pd.DataFrame:
     "The given table checked: one row per dataset, attribute and model, seeds averaged."
     check_columns(runs, ["dataset", "model", "utility", "gap"], "the runs")
     f = runs.assign(attribute=runs["attribute"] if "attribute" in runs else "sensitive")
     keys = ["dataset", "attribute", "model"]
-    if f[keys].isna().any().any(): raise InputError(f"dataset, attribute or model is empty in row {some(np.flatnonzero(f[keys].isna().any(axis=1)).tolist())}")
+    if f[keys].isna().any().any():
+        raise InputError(f"dataset, attribute or model is empty in row {some(np.flatnonzero(f[keys].isna().any(axis=1)).tolist())}")
     try: f = f.astype({**{k: str for k in keys}, "utility": float, "gap": float})
     except (TypeError, ValueError): raise InputError("utility and gap must be numbers") from None
     again = [c for c in ("usage", "method") if c in f and f.groupby(keys)[c].nunique().max() > 1]
     if again: raise InputError(f"a model has several values of {some(again)} on one dataset; put them into its name, or compare them apart")
-    if (n := f.groupby(keys, sort=False).size()).max() > 1: notes.add(f"{plural(int((n > 1).sum()), 'cell')} with several runs (seeds): their mean is taken")
-    if (lost := int(f[["utility", "gap"]].isna().any(axis=1).sum())): notes.add(f"{plural(lost, 'run')} without a utility or gap (a group too small?) left out of what needs it")
+    if (n := f.groupby(keys, sort=False).size()).max() > 1:
+        notes.add(f"{plural(int((n > 1).sum()), 'cell')} with several runs (seeds): their mean is taken")
+    if (lost := int(f[["utility", "gap"]].isna().any(axis=1).sum())):
+        notes.add(f"{plural(lost, 'run')} without a utility or gap (a group too small?) left out of what needs it")
     return f.groupby(keys, sort=False, as_index=False)[["utility", "gap"]].mean()
+
+# %% ../../nbs/53_bench.leaderboard.ipynb #c046
+def _block(key): return " / ".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 def _complete(wide, what, notes):
     "The blocks in which every model has a value."
     keep = wide.notna().all(axis=1)
-    if not keep.all(): notes.add(f"{what}: {plural(int((~keep).sum()), 'block')} of {len(wide)} without some model ({some(map(_block, wide.index[~keep]), 3)}) left out")
+    if not keep.all():
+        notes.add(f"{what}: {plural(int((~keep).sum()), 'block')} of {len(wide)} without some model "
+                  f"({some(map(_block, wide.index[~keep]), 3)}) left out")
     return wide[keep]
 
-def _block(key): return " / ".join(map(str, key)) if isinstance(key, tuple) else str(key)
-
+# %% ../../nbs/53_bench.leaderboard.ipynb #c048
 def _dto(runs, by_group, rising, notes) -> pd.Series:
     "DTO of every dataset × attribute × model."
     if by_group is None or not len(by_group): return pd.Series(np.nan, index=runs.index)
@@ -290,10 +325,18 @@ def _dto(runs, by_group, rising, notes) -> pd.Series:
         for m, v in distance_to_optimum(part.droplevel(["dataset", "attribute"]).unstack("group")).items(): out[d, a, m] = v
     return pd.Series([out.get(k, np.nan) for k in zip(runs.dataset, runs.attribute, runs.model)], index=runs.index)
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c040
+# %% ../../nbs/53_bench.leaderboard.ipynb #c050
+def _summary(f, per_data, tests, up, fair_up) -> pd.DataFrame:
+    by = f.groupby("model", sort=False)
+    out = pd.DataFrame({"n": by.size(), "utility": per_data.mean(), "gap": by["gap"].mean(),
+                        **{f"{k}_rank": t.ranks for k, t in tests.items()}, "dto": by["dto"].mean()}).rename_axis("model")
+    out["pareto"] = np.where(pareto(out["utility"], out["gap"], up, fair_up), "yes", "")
+    return out.sort_values("utility", ascending=not up, kind="stable")
+
 def leaderboard(
     runs,                         # folder(s) of runs, a table's file, or a table: dataset, model, attribute, utility, gap
-    *, utility:str|None=None, gap:str|None=None, # columns of the reports' summary; default overall-auc and auc-gap, or mean_dice and delta_dice
+    *, utility:str|None=None,     # column of the reports' summary; default overall-auc or mean_dice
+    gap:str|None=None,            # likewise; default auc-gap or delta_dice
     by_group=None,                # for the distance to the optimum of a table: dataset, attribute, model, group, value
     blocks:str="attribute",       # gaps are ranked per dataset and "attribute", or per "dataset"
     alpha:float=0.05,             # level of the critical differences
@@ -311,127 +354,156 @@ def leaderboard(
     names, f = (utility or "utility", gap or "gap"), _tidy(pd.DataFrame(runs), notes)
     up, fair_up = (rises(n) if n not in ("utility", "gap") else n == "utility" for n in names)
     f["dto"] = _dto(f, by_group, True, notes)
-    cells = f.pivot(index=["dataset", "attribute"], columns="model", values="gap").reindex(pd.MultiIndex.from_frame(f[["dataset", "attribute"]].drop_duplicates()))[list(dict.fromkeys(f.model))]
+    order = pd.MultiIndex.from_frame(f[["dataset", "attribute"]].drop_duplicates())
+    cells = f.pivot(index=["dataset", "attribute"], columns="model", values="gap").reindex(order)[list(dict.fromkeys(f.model))]
     per_data = f.groupby(["dataset", "model"], sort=False)["utility"].mean().unstack()[list(cells.columns)]
-    ranked = {"utility": (_complete(per_data, "utility", notes), up), "gap": (_complete(cells if blocks == "attribute" else cells.groupby(level="dataset", sort=False).mean(), "gap", notes), fair_up)}
+    per_block = cells if blocks == "attribute" else cells.groupby(level="dataset", sort=False).mean()
+    ranked = {"utility": (_complete(per_data, "utility", notes), up), "gap": (_complete(per_block, "gap", notes), fair_up)}
     tests = {k: rank_test(v, r, alpha) for k, (v, r) in ranked.items() if len(v) and v.shape[1] > 1}
-    if cells.shape[1] < 3: notes.add(f"{plural(cells.shape[1], 'model')}: Friedman's test needs three; for two on the same cases use compare()")
+    if cells.shape[1] < 3:
+        notes.add(f"{plural(cells.shape[1], 'model')}: Friedman's test needs three; for two on the same cases use compare()")
     whole = cells.dropna()
     sources = explain_gaps(whole) if min(whole.shape) > 1 else None
     return Leaderboard(_summary(f, per_data, tests, up, fair_up), f, cells, tests, sources, names, list(notes))
 
-def _summary(f, per_data, tests, up, fair_up) -> pd.DataFrame:
-    by = f.groupby("model", sort=False)
-    out = pd.DataFrame({"n": by.size(), "utility": per_data.mean(), "gap": by["gap"].mean(), **{f"{k}_rank": t.ranks for k, t in tests.items()}, "dto": by["dto"].mean()}).rename_axis("model")
-    out["pareto"] = np.where(pareto(out["utility"], out["gap"], up, fair_up), "yes", "")
-    return out.sort_values("utility", ascending=not up, kind="stable")
-
-# %% ../../nbs/53_bench.leaderboard.ipynb #c045
-def _axes(ax, width, height):
-    if ax is not None: return ax
-    return require("matplotlib.pyplot", "plots", why="a picture").subplots(figsize=(width, height), layout="constrained")[1]
-
-def plot_ranks(board:Leaderboard, by:str="gap", ax=None):
-    "Critical-difference diagram of the mean ranks by `utility` or `gap`; the bar above the axis is the critical difference. Models under a common bar can't be told apart. Returns the axes."
-    if by not in board.tests: raise unknown_name("ranking", by, board.tests)
-    t = board.tests[by]
-    from matplotlib.transforms import ScaledTranslation
-    posthocs, ax = require("scikit_posthocs", "plots", why="the critical-difference diagram"), _axes(ax, 7, 1.3 + .3 * len(t.ranks))
-    near = pd.DataFrame([[1.0 if a == b or abs(t.ranks[a] - t.ranks[b]) <= t.critical_difference else 0.0 for b in t.ranks.index] for a in t.ranks.index], t.ranks.index, t.ranks.index)
-    names = unlike(t.ranks.index, 20)
-    ranks, near = t.ranks.set_axis(names), near.set_axis(names, axis=0).set_axis(names, axis=1)
-    posthocs.critical_difference_diagram(ranks, near, alpha=.5, ax=ax, text_h_margin=.04, color_palette={m: INK for m in names}, label_fmt_left="{label} ({rank:.2f})", label_fmt_right="({rank:.2f}) {label}",
-                                         elbow_props={"linewidth": 1}, crossbar_props={"color": INK, "linewidth": 3.5, "solid_capstyle": "butt"}, marker_props={"s": 16}, label_props={"fontsize": "small", "parse_math": False})
-    above = ax.transData + ScaledTranslation(0, 30 / 72, ax.figure.dpi_scale_trans)
-    start = ranks.iloc[0]
-    ax.plot([start, start + t.critical_difference], [0, 0], color=INK, lw=1.6, marker="|", ms=7, transform=above, clip_on=False)
-    ax.annotate(f"critical difference {t.critical_difference:.2f}", (start + t.critical_difference, 0), (6, 30), textcoords="offset points", va="center", fontsize="small", color=INK, annotation_clip=False)
-    ax.tick_params(labelsize="small", colors=MUTED, labelcolor=INK); ax.spines["top"].set_color(MUTED)
-    ax.set_title(f"Mean rank by {words(dict(zip(('utility', 'gap'), board.names))[by])} over {plural(t.n_blocks, 'block')}, 1 is best", fontsize="medium", fontweight="bold", loc="left", pad=44, color=INK, parse_math=False)
-    return ax
-
+# %% ../../nbs/53_bench.leaderboard.ipynb #c055
 def unlike(names, width:int=26) -> list:
     "Names in one line that fits a picture; two that come out alike are numbered."
     cut = [" ".join(short(n, width, 1)) for n in names]
     return [f"{c} [{cut[:i + 1].count(c)}]" if cut.count(c) > 1 else c for i, c in enumerate(cut)]
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c048
+# %% ../../nbs/53_bench.leaderboard.ipynb #c057
+def _axes(ax, width, height):
+    if ax is not None: return ax
+    return require("matplotlib.pyplot", "plots", why="a picture").subplots(figsize=(width, height), layout="constrained")[1]
+
+def plot_ranks(board:Leaderboard, by:str="gap", ax=None):
+    """Critical-difference diagram of the mean ranks by `utility` or `gap`; the bar above the axis is the critical difference. Models under
+    a common bar can't be told apart. Returns the axes."""
+    if by not in board.tests: raise unknown_name("ranking", by, board.tests)
+    t = board.tests[by]
+    from matplotlib.transforms import ScaledTranslation
+    posthocs, ax = require("scikit_posthocs", "plots", why="the critical-difference diagram"), _axes(ax, 7, 1.3 + .3 * len(t.ranks))
+    names = unlike(t.ranks.index, 20)
+    ranks, r = t.ranks.set_axis(names), t.ranks.to_numpy()
+    near = pd.DataFrame((abs(r[:, None] - r) <= t.critical_difference) | np.eye(len(r), dtype=bool), names, names).astype(float)
+    posthocs.critical_difference_diagram(ranks, near, alpha=.5, ax=ax, text_h_margin=.04, color_palette={m: INK for m in names},
+                                         label_fmt_left="{label} ({rank:.2f})", label_fmt_right="({rank:.2f}) {label}",
+                                         elbow_props={"linewidth": 1}, marker_props={"s": 16},
+                                         crossbar_props={"color": INK, "linewidth": 3.5, "solid_capstyle": "butt"},
+                                         label_props={"fontsize": "small", "parse_math": False})
+    above = ax.transData + ScaledTranslation(0, 30 / 72, ax.figure.dpi_scale_trans)
+    start = ranks.iloc[0]
+    ax.plot([start, start + t.critical_difference], [0, 0], color=INK, lw=1.6, marker="|", ms=7, transform=above, clip_on=False)
+    ax.annotate(f"critical difference {t.critical_difference:.2f}", (start + t.critical_difference, 0), (6, 30), va="center",
+                textcoords="offset points", fontsize="small", color=INK, annotation_clip=False)
+    ax.tick_params(labelsize="small", colors=MUTED, labelcolor=INK); ax.spines["top"].set_color(MUTED)
+    ax.set_title(f"Mean rank by {words(board.names[by == 'gap'])} over {plural(t.n_blocks, 'block')}, 1 is best", fontsize="medium",
+                 fontweight="bold", loc="left", pad=44, color=INK, parse_math=False)
+    return ax
+
+# %% ../../nbs/53_bench.leaderboard.ipynb #c060
 def plot_tradeoff(board:Leaderboard, ax=None):
     "Mean utility against mean gap of every model, with the Pareto front."
     ax, s = _axes(ax, 5.6, 3.8), board.summary
     front = s[s.pareto == "yes"].sort_values("gap")
     ax.plot(front.gap, front.utility, color=MUTED, lw=1, zorder=1)
     for i, m in enumerate(board.cells.columns):
-        ax.plot(s.gap[m], s.utility[m], ls="", marker=look(i).mark, color=look(i).colour, ms=8 if s.pareto[m] else 6, mfc=look(i).colour if s.pareto[m] else "none")
+        ax.plot(s.gap[m], s.utility[m], ls="", marker=look(i).mark, color=look(i).colour, ms=8 if s.pareto[m] else 6,
+                mfc=look(i).colour if s.pareto[m] else "none")
     up, fair = (rises(n) if n not in ("utility", "gap") else n == "utility" for n in board.names)
     ax.margins(.16); ax.locator_params(nbins=5)
     plain = dict(fontsize="small", color=INK, parse_math=False)
     ax.set_xlabel(f"mean {words(board.names[1])} (fairer to the {'right' if fair else 'left'})", **plain)
     ax.set_ylabel(f"mean {words(board.names[0])} ({'better' if up else 'worse'} upward)", **plain)
     ax.set_title("Utility against fairness, the front as a line", loc="left", fontsize="medium", fontweight="bold", color=INK)
-    ax.spines[["top", "right"]].set_visible(False); ax.spines[:].set_color(MUTED); ax.tick_params(labelsize="small", colors=MUTED, labelcolor=INK)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[:].set_color(MUTED)
+    ax.tick_params(labelsize="small", colors=MUTED, labelcolor=INK)
     t = pd.DataFrame({"name": unlike(s.index), "attribute": "", "x": s.gap.to_numpy(), "y": s.utility.to_numpy()})
-    _place_names(ax, t[np.isfinite(t.x) & np.isfinite(t.y)].reset_index(drop=True), [front[["gap", "utility"]].to_numpy(float)] if len(front) else [])
+    lines = [front[["gap", "utility"]].to_numpy(float)] if len(front) else []
+    _place_names(ax, t[np.isfinite(t.x) & np.isfinite(t.y)].reset_index(drop=True), lines)
     return ax
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c050
+# %% ../../nbs/53_bench.leaderboard.ipynb #c062
 def plot_gaps(board:Leaderboard, ax=None):
     "Heat map of the gap: models × (dataset, attribute), numbers in the cells."
     v = board.cells.T
     ax, x = _axes(ax, 2.4 + .75 * v.shape[1], (1.2 if v.shape[1] <= 8 else 2.4) + .34 * v.shape[0]), v.to_numpy(float)
     low, high = np.nanmin(x), np.nanmax(x)
     rising = rises(board.names[1]) if board.names[1] != "gap" else False
-    cells = ax.pcolormesh(np.ma.masked_invalid(x), cmap="cividis" if rising else "cividis_r", vmin=low, vmax=high, edgecolors="#fffffe", lw=1)
+    cells = ax.pcolormesh(np.ma.masked_invalid(x), cmap="cividis" if rising else "cividis_r", vmin=low, vmax=high,
+                          edgecolors="#fffffe", lw=1)
     for i, j in itertools.product(*map(range, x.shape)):
         bright = np.isnan(x[i, j]) or np.dot(cells.cmap(cells.norm(x[i, j]))[:3], [.299, .587, .114]) > .5
-        ax.text(j + .5, i + .5, "–" if np.isnan(x[i, j]) else f"{x[i, j]:.3f}", ha="center", va="center", fontsize="small", color="#000001" if bright else "#fffffe")
+        ax.text(j + .5, i + .5, "–" if np.isnan(x[i, j]) else f"{x[i, j]:.3f}", ha="center", va="center", fontsize="small",
+                color="#000001" if bright else "#fffffe")
     ax.invert_yaxis()
     upright = v.shape[1] <= 8
     datasets = v.columns.get_level_values(0)
     brief = dict(zip(datasets.unique(), unlike(datasets.unique(), 14 if upright else 22)))
     columns = [f"{brief[d]}\n{a}" if upright else f"{brief[d]} · {a}" for d, a in v.columns]
-    ax.set_xticks(np.arange(v.shape[1]) + .5, columns, fontsize="small", parse_math=False, color=INK, **({} if upright else dict(rotation=40, ha="right", rotation_mode="anchor")))
+    ax.set_xticks(np.arange(v.shape[1]) + .5, columns, fontsize="small", parse_math=False, color=INK,
+                  **({} if upright else dict(rotation=40, ha="right", rotation_mode="anchor")))
     ax.set_yticks(np.arange(v.shape[0]) + .5, unlike(v.index), fontsize="small", parse_math=False, color=INK)
     ax.tick_params(length=0); ax.spines[:].set_visible(False)
-    ax.set_title(f"{_first_up(words(board.names[1]))}, mean over seeds; darker is less fair", loc="left", fontsize="medium", fontweight="bold", color=INK, parse_math=False)
+    ax.set_title(f"{_first_up(words(board.names[1]))}, mean over seeds; darker is less fair", loc="left", fontsize="medium",
+                 fontweight="bold", color=INK, parse_math=False)
     return ax
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c053
+# %% ../../nbs/53_bench.leaderboard.ipynb #c065
 def page_table(name:str, caption:str, frame, names) -> Table:
     "A frame as a table of the page: text to read, numbers to sort by."
     texts, keys = displayed(frame, names), frame.index.nlevels
-    sort = lambda v: "" if v is None or isinstance(v, float) and math.isnan(v) else repr(float(v)) if isinstance(v, (int, float, np.number)) else None
-    rows = [[*(Cell(clean(k)) for k in (key if isinstance(key, tuple) else (key,))), *(Cell(t, sort(v), kind="text" if isinstance(v, str) else "") for t, v in zip(texts.iloc[i], frame.iloc[i]))] for i, key in enumerate(frame.index)]
+    def sort(v):
+        if v is None or isinstance(v, float) and math.isnan(v): return ""
+        return repr(float(v)) if isinstance(v, (int, float, np.number)) else None
+    def row(i, key):
+        cells = (Cell(t, sort(v), kind="text" if isinstance(v, str) else "") for t, v in zip(texts.iloc[i], frame.iloc[i]))
+        return [*(Cell(clean(k)) for k in (key if isinstance(key, tuple) else (key,))), *cells]
+    rows = [row(i, key) for i, key in enumerate(frame.index)]
     return Table(name, clean(caption), [*(clean(n) if n else "" for n in frame.index.names), *map(clean, texts.columns)], rows, keys)
 
-CAPTIONS = ("Means over datasets and attributes; of ranks 1 is best; the distance to the optimum is 0 for a model that is best in every group", "Friedman's test, in Iman and Davenport's form F too; Nemenyi's critical difference",
-            "Mean over seeds; a row per dataset and attribute, a column per model", "Two-way analysis of variance: datasets, attributes within datasets, models, and the rest")
+# %% ../../nbs/53_bench.leaderboard.ipynb #c067
+CAPTIONS = ("Means over datasets and attributes; of ranks 1 is best; the distance to the optimum is 0 for a model that is best in every "
+            "group",
+            "Friedman's test, in Iman and Davenport's form F too; Nemenyi's critical difference",
+            "Mean over seeds; a row per dataset and attribute, a column per model",
+            "Two-way analysis of variance: datasets, attributes within datasets, models, and the rest")
 
 def to_page(board:Leaderboard, path=None) -> str:
     "A self-contained HTML page; also written to `path`."
     album, k = Album(page_style), len(board.summary)
     figure = require("matplotlib.figure", "plots", why="the HTML page").Figure
     new = lambda w, h: figure(figsize=(w, h), layout="constrained").subplots()
-    drawn = [album.add(lambda ax, by=by: plot_ranks(board, by, new(7.4, 1.5 + .3 * k)), title=f"Mean ranks by {words(board.names[by == 'gap'])}", caption="Models under a common bar cannot be told apart.") for by in board.tests]
-    drawn.append(album.add(lambda ax: plot_tradeoff(board, new(6, 4.2)), title="Utility against fairness", caption="Filled: on the front, beaten by no other model in both."))
-    drawn.append(album.add(lambda ax: plot_gaps(board, new(2.8 + .72 * len(board.cells), (1.8 if len(board.cells) <= 8 else 3) + .32 * k)), title="Gaps by model, dataset and attribute", caption="The same numbers as in the table."))
+    drawn = [album.add(lambda ax, by=by: plot_ranks(board, by, new(7.4, 1.5 + .3 * k)),
+                       title=f"Mean ranks by {words(board.names[by == 'gap'])}",
+                       caption="Models under a common bar cannot be told apart.") for by in board.tests]
+    drawn.append(album.add(lambda ax: plot_tradeoff(board, new(6, 4.2)), title="Utility against fairness",
+                           caption="Filled: on the front, beaten by no other model in both."))
+    drawn.append(album.add(lambda ax: plot_gaps(board, new(2.8 + .72 * len(board.cells), (1.8 if len(board.cells) <= 8 else 3) + .32 * k)),
+                           title="Gaps by model, dataset and attribute", caption="The same numbers as in the table."))
     title, _, headline = board.title.partition(" · ")
     tables = [(clean(h), page_table(f"table{i}", CAPTIONS[i], f, board.names)) for i, (h, f) in enumerate(board.frames())]
-    text = template("leaderboard.html.j2").render(title=clean(title), headline=clean(headline), sentences=list(map(clean, said(board))), warnings=list(map(clean, board.warnings)), tables=tables, shown=drawn[:-1], wide=drawn[-1:], **page_parts())
-    return _out(text, path)
+    text = template("leaderboard.html.j2").render(title=clean(title), headline=clean(headline), sentences=list(map(clean, said(board))),
+                                                  warnings=list(map(clean, board.warnings)), tables=tables, shown=drawn[:-1],
+                                                  wide=drawn[-1:], **page_parts())
+    return written(text, path)
 
 Leaderboard.to_html = to_page
 
-# %% ../../nbs/53_bench.leaderboard.ipynb #c056
+# %% ../../nbs/53_bench.leaderboard.ipynb #c070
 WRITES = {".html": "to_html", ".md": "to_markdown", ".csv": "to_csv", ".tex": "to_latex"}
 
 def add_compare_arguments(parser) -> None:
     "The arguments of `fairmedfm compare`."
     parser.add_argument("runs", nargs="+", help="folders of runs, or one table with the columns dataset, model, attribute, utility, gap")
-    parser.add_argument("--output", "-o", action="append", metavar="FILE", default=[], help="write the leaderboard to FILE (.html .md .csv .tex); may be repeated")
+    parser.add_argument("--output", "-o", action="append", metavar="FILE", default=[],
+                        help="write the leaderboard to FILE (.html .md .csv .tex); may be repeated")
     parser.add_argument("--utility", metavar="NAME", help="column of the reports that is the utility (default: overall-auc or mean_dice)")
     parser.add_argument("--gap", metavar="NAME", help="column of the reports that is the fairness (default: auc-gap or delta_dice)")
-    parser.add_argument("--blocks", choices=("attribute", "dataset"), default="attribute", help="rank the gaps per dataset and attribute, or per dataset")
+    parser.add_argument("--blocks", choices=("attribute", "dataset"), default="attribute",
+                        help="rank the gaps per dataset and attribute, or per dataset")
     parser.add_argument("--alpha", type=float, default=0.05, help="level of the critical differences (default: 0.05)")
 
 def run_compare(args) -> int:
@@ -439,7 +511,8 @@ def run_compare(args) -> int:
     ends = [Path(o).suffix.lower() for o in args.output]
     for o, end in zip(args.output, ends):
         if end not in WRITES: raise InputError(f"{o}: a leaderboard can be written as {' '.join(WRITES)}")
-    board = leaderboard(args.runs[0] if len(args.runs) == 1 else args.runs, utility=args.utility, gap=args.gap, blocks=args.blocks, alpha=args.alpha)
+    runs = args.runs[0] if len(args.runs) == 1 else args.runs
+    board = leaderboard(runs, utility=args.utility, gap=args.gap, blocks=args.blocks, alpha=args.alpha)
     for o, end in zip(args.output, ends): getattr(board, WRITES[end])(o)
     if not args.output: print(board)
     return 0 if len(board.summary) > 1 else 3
