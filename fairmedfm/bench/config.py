@@ -139,7 +139,7 @@ OUTPUT = (
     Opt("config_root", str, "./configs", "where local configs lie; they go before the packaged ones", numbers=False),
     Opt("cache", str, "./cache", "where features are kept; none: nowhere", numbers=False),
     Opt("overwrite", bool, False, "run again what is finished or has other settings", numbers=False),
-    Opt("test_mode", bool, False, "train nothing: predict again with the weights of the finished run", numbers=False),
+    Opt("test_mode", bool, False, "train nothing: predict again with the weights of the finished run", only="trains", numbers=False),
     Opt("ci", float, .95, "level of the report's intervals; 0: none", low=0),
     Opt("html", bool, True, "also write report.html", numbers=False),
     Opt("trackers", str, (), "also send the curve to tensorboard, wandb, mlflow", many=True, numbers=False),
@@ -310,7 +310,7 @@ PROTOCOLS = Registry("protocol", [
 # %% ../../nbs/50_bench.config.ipynb #c048
 WITHOUT = {   # what an option needs → why it means nothing where that is missing
     "trains": "{usage} trains nothing", "batches": "{usage} trains nothing", "text": "{usage} reads no templates of words (--prompt is the point, box or word of segmentation)",
-    "images": "{usage} encodes each image once and trains on the features; lora and seg2d-lora read images", "pictures": "only lora reads images so", "classes": "{usage} trains no classes",
+    "images": "{usage} encodes each image once and trains on the features; lora and seg2d-lora read images", "pictures": "{usage} sees each image once, as it is; only lora reads images anew in each epoch", "classes": "{usage} trains no classes",
     "features": "{usage} has no linear layer on features", "adapter": "only clip-adapter has an adapter", "seg": "it belongs to --task seg", "cls": "it belongs to --task cls"}
 HAS = {"trains": lambda u: u.trains, "batches": lambda u: u.trains or u.task == "seg", "text": lambda u: u.text, "images": lambda u: u.images, "pictures": lambda u: u.images and u.task == "cls",
        "classes": lambda u: u.trains and u.task == "cls", "features": lambda u: not u.text and u.task == "cls", "adapter": lambda u: u.name == "clip-adapter", "seg": lambda u: u.task == "seg", "cls": lambda u: u.task == "cls"}
@@ -345,7 +345,9 @@ RULES = (
     Rule(lambda c, u, m, p: c.experiment_name is not None and c.resume_path is not None, "--resume_path names the folder, --experiment_name would be ignored"))
 
 def check_options(configs) -> None:
-    "Refuse an option that was given and means nothing in any of the runs of a call."
+    "Refuse an option that was given and means nothing in any of the runs of a call, and a usage that is not of the call's task."
+    for c in configs:
+        if USAGES[c.usage].task != c.task: decide(c)
     for name in configs[0].given:
         need = OPTIONS[name].only
         if OPTIONS[name].kind is bool and not getattr(configs[0], name): continue                  # a switch that is off asks for nothing
