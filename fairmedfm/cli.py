@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -31,8 +33,8 @@ __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTI
            'patients_of', 'intervals', 'Scored', 'score_classes', 'folder_of', 'score_masks', 'mask_pictures',
            'score_dice', 'found_by_name', 'found_line', 'their_words', 'report_of', 'command_of', 'fingerprints',
            'make_report', 'check_outputs', 'write_outputs', 'say', 'put', 'let_go', 'on_terminal', 'emit', 'score',
-           'demo_table', 'explain', 'demo_report', 'demo_benchmark', 'demo', 'Command', 'list_datasets', 'list_models',
-           'show_rows', 'named', 'prepare', 'fetch', 'run', 'sweep', 'compare', 'build_parser', 'parse', 'main']
+           'demo_table', 'explain', 'demo_report', 'demo_benchmark', 'demo', 'Command', 'card', 'list_datasets',
+           'list_models', 'named', 'prepare', 'fetch', 'run', 'sweep', 'compare', 'build_parser', 'parse', 'main']
 
 # %% ../nbs/60_cli.ipynb #c009
 class Option(NamedTuple):
@@ -216,10 +218,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message): raise InputError(f"{re.sub('^argument ', '', message)} ({self.prog} --help explains)")
 
 # %% ../nbs/60_cli.ipynb #c046
-def stray(rest, options) -> InputError:
-    "The error for what no option takes."
+def stray(rest, options, table=True) -> InputError:
+    "The error for what no option takes; `table`: where a table of predictions is taken."
     word = rest[0].partition("=")[0]
-    if not word.startswith("-") or word == "-": return InputError(f"{rest[0]!r} is one argument too many; one table is scored at a time")
+    if not word.startswith("-") or word == "-": return InputError(f"{rest[0]!r} is one argument too many" + ("; one table is scored at a time" if table else " (--help explains)"))
     close = get_close_matches(word, [f for o in options for f in o.flags.split()], n=1)
     return InputError(f"there is no option {word}" + (f"; did you mean {close[0]}?" if close else "") + " (--help lists them)")
 
@@ -825,46 +827,65 @@ class Command(NamedTuple):
     name_of: str = ""               # what its one positional argument names, if it takes one
     whole: bool = False             # `run` takes the rest of the command line as it stands
 
-# %% ../nbs/60_cli.ipynb #c173
+# %% ../nbs/60_cli.ipynb #c174
+def card(name:str, beside, facts) -> str:
+    "A name, the facts `beside` it, and the others (`{word: text}`) below, wrapped to the terminal; what is empty is left out."
+    width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
+    told = {k: " ".join(str(v).split()) for k, v in facts.items() if v is not None and str(v).strip()}
+    pad = max(map(len, told), default=0) + 4
+    wrap = lambda text, first, then: textwrap.fill(text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False)
+    head = wrap(" · ".join([name, *(str(v) for v in beside if v not in (None, ""))]), "", "    ")
+    return "\n".join([head, *(wrap(text, f"  {k:<{pad - 2}}", " " * pad) for k, text in told.items())])
+
+# %% ../nbs/60_cli.ipynb #c177
 def list_datasets(given:dict) -> int:
-    "`fairmedfm datasets`: the rows of the catalogue."
-    from fairmedfm.data.catalog import datasets_table
-    return show_rows(datasets_table(given.get("task")))
-
-def list_models(given:dict) -> int:
-    "`fairmedfm models`: the rows of the catalogue, and what runs here."
-    require("torch", "cls", why="fairmedfm models")
-    from fairmedfm.models.catalog import models_table
-    return show_rows(models_table(given.get("pretrained", "./pretrained")))
-
-def show_rows(frame) -> int:
-    "A table on stdout, nothing cut off."
-    import pandas as pd
-    with pd.option_context("display.max_colwidth", None): print(frame.to_string(index=False, na_rep=""))
+    "`fairmedfm datasets`: the rows of the catalogue; with a name all that is known of it."
+    from fairmedfm.data.catalog import DATASETS, datasets_table
+    specs = [DATASETS[given["name"]]] if "name" in given else [s for s in DATASETS.values() if given.get("task") in (None, s.task)]
+    if "name" in given and given.get("task") not in (None, specs[0].task): raise InputError(f"{specs[0].name} is of task {specs[0].task}, not {given['task']}; leave --task away")
+    table = datasets_table().set_index("name")
+    for s in specs:
+        row = table.loc[s.name].to_dict()
+        more = {"classes": " or ".join(s.class_names) if s.task == "cls" else "", "structures": ", ".join(s.structures), "prompts": " · ".join(s.prompts), "also called": ", ".join(s.aliases), "page": s.url, "to know": "; ".join(s.notes)}
+        print(card(s.name, [row[k] for k in ("task", "modality", "dims", "size")], {k: row[k] for k in ("attributes", "label", "licence")} | {"get it": row["access"]} | (more if "name" in given else {})) + "\n")
     return 0
 
-# %% ../nbs/60_cli.ipynb #c175
+# %% ../nbs/60_cli.ipynb #c179
+def list_models(given:dict) -> int:
+    "`fairmedfm models`: the rows of the catalogue, and what runs here; with a name (also `timm:…`, `open_clip:…`, `hf:…`) that one."
+    require("torch", "cls", why="fairmedfm models")
+    from fairmedfm.models.catalog import find_model, models_table
+    table = models_table(given.get("pretrained", "./pretrained"), [find_model(given["name"])] if "name" in given else None)
+    for row in table.to_dict("records"):
+        known = lambda v, unit: "" if v is None or v != v else v if isinstance(v, str) else f"{v:g} {unit}"
+        beside = [row["kind"], row["domain"], row["dims"], known(row["dim"], "numbers per image"), "" if row["domain"] == "see its hub page" else f"input {row['input']}", known(row["params (M)"], "M parameters")]
+        print(card(row["name"], beside, {"licence": row["licence"] + (" (gated)" if row["gated"] else ""), "extra": f"fairmedfm[{row['extra']}]", "runs": row["runs"] + (f": {row['what to do']}" if row["what to do"] else "")}) + "\n")
+    if "name" not in given: print(f"{plural(len(table), 'model')}, {int((table['runs'] == 'yes').sum())} run here as they are; timm:NAME, open_clip:NAME and hf:NAME name any other")
+    return 0
+
+# %% ../nbs/60_cli.ipynb #c182
 def named(given:dict, what:str) -> str:
     "The positional argument, or an error that says what is missing."
-    if "name" not in given: raise InputError(f"name {what}: fairmedfm datasets lists them")
+    if "name" not in given: raise InputError(f"name {what}")
     return given["name"]
 
 def prepare(given:dict) -> int:
     "`fairmedfm prepare`: an unpacked release as a checked table."
     from fairmedfm.data.catalog import prepare_dataset
     from fairmedfm.data.core import log_text
-    name = named(given, "the dataset to prepare")
+    name = named(given, "the dataset to prepare: fairmedfm datasets lists them")
     data = prepare_dataset(name, given.get("raw"), given.get("out"), quiet="quiet" in given, again="again" in given)
     print(data, log_text(data.facts.get("log", {})), f"{data.roots[0]}: samples.csv, samples.json (all of this), audit.md", sep="\n")
     return 0
 
 def fetch(given:dict) -> int:
     "`fairmedfm download`: a bundle that its authors publish."
-    from fairmedfm.data.catalog import download
-    print(download(named(given, "the bundle to download"), given.get("out"), sha256=given.get("sha256"), keep="keep" in given, quiet="quiet" in given))
+    from fairmedfm.data.catalog import BUNDLES, download
+    there = ", ".join(b.name + (f" ({b.size/1e6:,.0f} MB)" if b.size else "") for b in BUNDLES.values())
+    print(download(named(given, f"the bundle to download: {there}"), given.get("out"), sha256=given.get("sha256"), keep="keep" in given, quiet="quiet" in given))
     return 0
 
-# %% ../nbs/60_cli.ipynb #c177
+# %% ../nbs/60_cli.ipynb #c184
 def run(argv) -> int:
     "`fairmedfm run`: from a dataset and a model to predictions and a report."
     require("torch", "cls", why="fairmedfm run")
@@ -892,7 +913,7 @@ def compare(argv) -> int:
     add_compare_arguments(parser)
     return run_compare(parser.parse_args(argv))
 
-# %% ../nbs/60_cli.ipynb #c179
+# %% ../nbs/60_cli.ipynb #c186
 SCORE_ABOUT = """Columns are found by their common names (label, y_true, target; score, y_score, prob; label_x with score_x; prob_0 prob_1;
 dice; pred_mask with gt_mask) unless they are named. Tables: CSV and relatives, Parquet, Feather, Excel, JSON, JSON Lines,
 also packed (.gz .bz2 .xz .zip). Exit codes: 0 fine, 2 something to mend, 3 nothing could be compared.
@@ -917,17 +938,17 @@ COMMANDS = (
     Command("run", "run a benchmark experiment: dataset, model, usage, method", (), run, whole=True),
     Command("sweep", "many runs at once, spread over processes or a cluster", (), sweep, whole=True),
     Command("compare", "a leaderboard of many runs", (), compare, whole=True),
-    Command("datasets", "the datasets of the benchmark and how to get them", (Option("--task", "which", "classification or segmentation only", ("cls", "seg")),), list_datasets),
-    Command("models", "the models of the benchmark and what runs here", (Option("--pretrained", "where", "folder of weights (default: ./pretrained)", "DIR"),), list_models),
+    Command("datasets", "the datasets of the benchmark and how to get them", (Option("--task", "which", "classification or segmentation only", ("cls", "seg")),), list_datasets, name_of="dataset"),
+    Command("models", "the models of the benchmark and what runs here", (Option("--pretrained", "where", "folder of weights (default: ./pretrained)", "DIR"),), list_models, name_of="model"),
     Command("prepare", "make a checked table of an unpacked release", (
         Option("--raw", "files", "folder of the release as its authors publish it", "DIR"), Option("--out", "files", "folder for the table (default: ./data/NAME)", "DIR"),
         Option("--again", "files", "prepare even if it is finished"), Option("--quiet -q", "output", "no progress")), prepare, name_of="dataset"),
     Command("download", "fetch a bundle that its authors publish, and go on where it stopped", (
-        Option("--out", "files", "folder below which it is unpacked", "DIR"), Option("--sha256", "files", "what the archive has to be, if you know it", "HEX"),
+        Option("--out", "files", "folder below which it is unpacked (default: ./data, weights ./pretrained)", "DIR"), Option("--sha256", "files", "what the archive has to be, if you know it", "HEX"),
         Option("--keep", "files", "keep the archive"), Option("--quiet -q", "output", "no progress")), fetch, name_of="bundle"),
 )
 
-# %% ../nbs/60_cli.ipynb #c181
+# %% ../nbs/60_cli.ipynb #c188
 def build_parser(commands=COMMANDS) -> Parser:
     "The parser of the whole command line."
     from fairmedfm import __version__
@@ -943,7 +964,7 @@ def build_parser(commands=COMMANDS) -> Parser:
         add_options(sub, c.options)
     return parser
 
-# %% ../nbs/60_cli.ipynb #c183
+# %% ../nbs/60_cli.ipynb #c190
 def parse(argv, commands=COMMANDS) -> tuple:
     "`(command, arguments given)`."
     names = {c.name: c for c in commands}
@@ -956,10 +977,10 @@ def parse(argv, commands=COMMANDS) -> tuple:
     if command is None: raise stray(rest, []) if rest else InputError(f"name a command: {', '.join(names)}")
     late = command.table and "predictions" not in given and rest and (rest[0] == "-" or not rest[0].startswith("-"))
     if late: given["predictions"] = rest.pop(0)       # some versions of argparse leave a table behind the options over
-    if rest: raise stray(rest, command.options)
+    if rest: raise stray(rest, command.options, command.table)
     return command, values_of(take_table(given, command.options) if command.table else given, command.options)
 
-# %% ../nbs/60_cli.ipynb #c187
+# %% ../nbs/60_cli.ipynb #c194
 def main(argv=None) -> int:
     """Run a command line (by default the program's own); returns the exit code: 0 fine, 2 something to mend, 3 nothing could be compared,
     1 a bug, 130 interrupted, 141 pipe closed."""

@@ -597,3 +597,32 @@ def test_a_hospital_cohort(shared):
     assert doctors["overall"]["auc"] == pytest.approx(.8043, abs=6e-5) and any("1,649 rows without a score" in l for l in said)
     code, _, err = call("score", file)
     assert code == 2 and "--label" in err[0] and "label_death_180d" in err[0]
+
+
+# -- what there is -------------------------------------------------------------------------------------------------------------------------
+
+def test_datasets_and_models_are_listed_in_the_width_of_a_terminal(monkeypatch, capsys):
+    "Every row with all that the issue asks for, no line longer than the terminal but for an address; a name shows that one with more."
+    pytest.importorskip("torch"); pytest.importorskip("timm"); pytest.importorskip("open_clip")
+    from fairmedfm.data.catalog import DATASETS
+    from fairmedfm.models.catalog import MODELS, SEGMENTERS
+    monkeypatch.setenv("COLUMNS", "88"); monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    said = {}
+    for command in ("datasets", "models"):
+        assert main([command]) == 0
+        out = said[command] = capsys.readouterr().out
+        assert all(len(l) <= 88 or "https://" in l for l in out.splitlines())
+    plain = {k: " ".join(v.split()) for k, v in said.items()}
+    for s in DATASETS.values():
+        for fact in (f"{s.name} · {s.task} · {s.modality} · {s.dims} · {s.size}", ", ".join(s.attributes), s.label, s.licence, s.access): assert " ".join(fact.split()) in plain["datasets"], fact
+    for s in (*MODELS.values(), *SEGMENTERS.values()):
+        assert f"{s.name} · {s.kind} · {s.domain}" in plain["models"] and s.licence in plain["models"]
+        if s.gated: assert f"accept its terms at https://huggingface.co/{s.hub}" in plain["models"]
+    assert f"{len(MODELS) + len(SEGMENTERS)} models" in plain["models"]
+    assert main(["datasets", "--task", "seg"]) == 0 and "CXP" not in (out := capsys.readouterr().out) and out.startswith("HAM10000-Seg")
+    assert main(["datasets", "brest"]) == 0 and "also called BREST" in " ".join(capsys.readouterr().out.split())
+    assert main(["models", "timm:test_resnet"]) == 0 and "timm:test_resnet" in capsys.readouterr().out
+    for line, word in (("datasets CPX", "CXP"), ("datasets brest --task seg", "--task"), ("datasets CXP X", "'X' is one argument too many"), ("models CLIPP", "CLIP"), ("download", "PAPILA (589 MB)"), ("prepare", "fairmedfm datasets lists them"), ("download nope", "'pretrained'")):
+        assert main(line.split()) == 2
+        err = capsys.readouterr().err
+        assert word in err and len(err.splitlines()) == 1 and "one table is scored" not in err
