@@ -103,10 +103,9 @@ def wrapped(text, room:float, size:float=SMALL, bold:bool=False) -> list:
 # %% ../nbs/06_plots.ipynb #c021
 def even_ticks(low:float, high:float, most:int=6, whole:bool=False) -> np.ndarray:
     "Round numbers from `low` to `high`, at most `most` steps."
-    raw = (high - low) / most
+    raw = max((high - low) / most, 1.0 if whole else 0.0)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9)) if whole else next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * (1 - 1e-9))
-    step = max(step, 1.0) if whole else step
+    step = next(m * power for m in ((1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)) if m * power >= raw * (1 - 1e-9))
     return step * np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
 
 def log_ticks(low:float, high:float, most:int=6) -> np.ndarray:
@@ -207,7 +206,8 @@ class Axis:
             v = np.concatenate([np.zeros(0), *values]); v = self._scaled(v[np.isfinite(v) & ((v > 0) | (not self.log))])
             lo, hi = (v.min(), v.max()) if len(v) else (0.0, 1.0)
             pad = self.margin * (hi - lo) or .5
-            self.limits = tuple(self._back(np.array([lo if self.from_zero else lo - pad, hi + pad]).tolist()[::-1 if self.flipped else 1]))
+            self.limits = tuple(self._back(np.array([lo if self.from_zero else lo - pad, hi + pad])).tolist()[::-1 if self.flipped else 1])
+        if self.limits[0] == self.limits[1]: self.limits = (self.limits[0] - .5, self.limits[0] + .5)
         return self
     def _scaled(self, v): return np.log10(v) if self.log else np.asarray(v, float)
     def _back(self, v): return np.power(10.0, v) if self.log else v
@@ -299,7 +299,8 @@ class Room:
     top: float
     bottom: float
     head: list                       # lines of the title
-    under: list                      # lines under the x axis
+    under: list                      # … under the x axis
+    beside: list                     # … beside the y axis
     legend: list                     # (x, y, mark, lines) of its entries
     x_ticks: list
     y_ticks: list
@@ -314,20 +315,22 @@ def _room(s) -> Room:
         labels = [text_width(t, bold=b) for _, lines, _, b in s.rows.items for t in ([lines] if b else lines)]
         notes = [text_width(r) + 6 for _, _, r, b in s.rows.items if r]
         left, right, high, y_ticks = EDGE + 6 + max(labels, default=0), max([10, *notes]) + EDGE, 18.7 * (s.rows.y + .4), []
+        beside = []
     else:
         high = min(max(s.size[1] - 110, 150), 300)
-        y_ticks = s.y.ticks(high, 0, upright=True)
-        left, right = EDGE + 8 + (LINE + 3) * bool(s.y.label) + max((text_width(l) for _, l in y_ticks), default=0), 14
+        beside, y_ticks = wrapped(s.y.label, high), s.y.ticks(high, 0, upright=True)
+        left, right = EDGE + 11 + LINE * len(beside) + max((text_width(l) for _, l in y_ticks), default=0), 14
     width = max(s.size[0], left + right + 90)
     x_ticks = s.x.ticks(left, width - right)
     if x_ticks and s.rows is None: right = max(right, EDGE + text_width(x_ticks[-1][1]) / 2 - (width - right - x_ticks[-1][0]))
     start = EDGE if s.rows is not None else left
     head = wrapped(s.title, width - start - EDGE, MEDIUM, True)
-    under = wrapped(s.x.label, width - 2 * EDGE)
+    middle = (left + width - right) / 2
+    under = wrapped(s.x.label, width - 2 * EDGE if s.rows is not None else 2 * (min(middle, width - middle) - EDGE))
     top = 10 + 13.5 * len(head)
     bottom = top + high
     legend, end = _legend_room(s.entries, s.columns, start, width, bottom + 18 + LINE * len(under) + 12)
-    room = Room(width, end + 4, left, width - right, top, bottom, head, under, legend, [], [(top + p, l) for p, l in y_ticks])
+    room = Room(width, end + 4, left, width - right, top, bottom, head, under, beside, legend, [], [(top + p, l) for p, l in y_ticks])
     room.x_ticks = s.x.ticks(room.left, room.right)
     return room
 
@@ -384,7 +387,7 @@ def _written(s, prefix):
             at = float(s.place(0, y)[1]) + middle
             for i, t in enumerate([lines] if bold else lines): yield _text(r.left - 6, at + LINE * (i - (len(lines) - 1) / 2 * (not bold)), t, "end", bold=bold)
             if right: yield _text(r.right + 6, at, right, colour=MUTED)
-    if s.y.label: yield _text(EDGE + SMALL * .8, (r.top + r.bottom) / 2, s.y.label, "middle", turned=True)
+    for i, t in enumerate(r.beside): yield _text(EDGE + SMALL * .8 + LINE * i, (r.top + r.bottom) / 2, t, "middle", turned=True)
     for t, xy, (dx, dy), ha in s.texts:
         x, y = s.place(*xy)
         yield _text(float(x) + dx, float(y) - dy + .36 * TINY, t, {"left": None, "center": "middle", "right": "end"}[ha], size=TINY)

@@ -143,12 +143,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def boxes(svg):
-    "The texts of a sheet and the rectangles they take in a wide font; turned ones (of the y axis) apart."
+    "The texts of a sheet and the rectangles they take in a wide font."
     texts = [e for e in ET.fromstring(svg).iter(f"{SVG}text") if e.text]
     for e in texts:
-        if e.get("transform"): continue
         size, bold = float(e.get("font-size") or plots.SMALL), e.get("font-weight") == "bold"
         w, x, y = plots.text_width(e.text, size, bold), float(e.get("x")), float(e.get("y"))
+        if e.get("transform"): yield e.text, (x - .75 * size, y - w / 2, x + .2 * size, y + w / 2); continue
         x -= {None: 0, "middle": w / 2, "end": w}[e.get("text-anchor")]
         yield e.text, (x, y - .75 * size, x + w, y + .2 * size)
 
@@ -207,6 +207,13 @@ def test_a_line_of_a_sheet_breaks_where_a_value_is_missing():
     sheet = plots.Sheet(4, 3)
     sheet.plot([0, 1, np.nan, 2, 3], [0, 1, 1, 0, 1])
     assert max((d.count("M") for d in re.findall(r'd="([^"]*)" fill="none" stroke="var\(--fm-ink', sheet.svg())), default=0) == 2
+
+
+def test_long_words_beside_and_under_the_axes_are_broken():
+    y, s, g = data(2)
+    sheet = plots.dice_by_size(s, 1 + np.arange(len(s)), g, label="a structure of the " + "very " * 20 + "long name", unit="mm³, or mm² of a flat image" * 3, ax=plots.Sheet)
+    assert len(sheet.room.beside) > 1 < len(sheet.room.under)
+    for text, (x0, y0, x1, y1) in boxes(sheet.svg()): assert x0 >= 0 and y0 >= 0 and x1 <= sheet.room.width and y1 <= sheet.room.height, text
 
 
 def test_nothing_to_show_is_an_empty_sheet():
