@@ -205,6 +205,11 @@ def test_importing_the_catalogue_loads_no_torch_and_no_reader():
     assert out == "[]", out
 
 
+def test_what_is_no_sha256_is_told_before_anything_is_fetched(tmp_path):
+    with pytest.raises(InputError, match="64 digits"): download("PAPILA", tmp_path, sha256="abc", quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_prepare_says_what_was_dropped_and_unknown(tmp_path, capsys):
     "The command, twice: the second finds the table and says the same; without --raw one line and exit code 2."
     from fixtures_raw import make_release

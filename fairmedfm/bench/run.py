@@ -42,16 +42,16 @@ from ..train.methods import METHODS, make_method, threshold_for
 from ..usages.decoder import run_segmentation
 from ..usages.probe import Job, Result, attribute_columns, group_codes, label_codes, rows_of
 from ..usages.segment import SEG_USAGES, SegCache, read_case, usage_prompts
-from ..usages.slices import pool_for
-from .config import ALL_METHODS, OPTIONS, USAGES, Decided, RunConfig, check_options, config_json, decide, expand, local_facts, make_config, parse_run, read_config, same_numbers, with_config, _pairs
+from ..usages.slices import SLICE_RULES, pool_for
+from .config import ALL_METHODS, HAS, OPTIONS, USAGES, Decided, RunConfig, check_options, config_json, decide, expand, local_facts, make_config, parse_run, read_config, same_numbers, with_config, _pairs
 
 # %% auto #0
 __all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_data', 'with_bins', 'attribute_of', 'rows_for',
            'MemoryCache', 'Workshop', 'plain_name', 'run_folder', 'is_done', 'same_run', 'Log', 'environment',
-           'open_tracker', 'apply_after', 'choose_threshold', 'reported', 'scores_of', 'make_report', 'draw_curve',
-           'write_table', 'write_results', 'write_html', 'page', 'Finished', 'make_job', 'job_facts', 'dice_and_size',
-           'segment_one', 'run_one', 'differs', 'summary_table', 'show_table', 'failed_run', 'run_all', 'launched',
-           'run_from_args']
+           'tracker_names', 'open_tracker', 'apply_after', 'choose_threshold', 'reported', 'scores_of', 'make_report',
+           'draw_curve', 'write_table', 'write_results', 'write_html', 'page', 'Finished', 'make_job', 'job_facts',
+           'dice_and_size', 'segment_one', 'run_one', 'seed_is_idle', 'differs', 'summary_table', 'show_table',
+           'failed_run', 'run_all', 'launched', 'run_from_args']
 
 # %% ../../nbs/51_bench.run.ipynb #c007
 def read_bins(texts) -> dict|None:
@@ -200,13 +200,17 @@ def environment(device="cpu") -> dict:
 # %% ../../nbs/51_bench.run.ipynb #c024
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 
-def open_tracker(c:RunConfig, folder, accelerator=None) -> tuple[Callable|None, Callable]:
-    "`(track(row), close())` for the trackers that were asked for."
+def tracker_names(c:RunConfig) -> list[str]:
+    "The trackers that were asked for, each known and installed."
     names = list(dict.fromkeys([*c.trackers, *(["wandb"] if c.if_wandb else [])]))
-    if not names: return None, lambda: None
     for n in names:
         if n not in TRACKERS: raise InputError(f"there is no tracker {n!r}; choose {', '.join(TRACKERS)}")
         require(TRACKERS[n], why=f"--trackers {n}")
+    return names
+
+def open_tracker(c:RunConfig, folder, accelerator=None) -> tuple[Callable|None, Callable]:
+    "`(track(row), close())` for the trackers that were asked for."
+    if not (names := tracker_names(c)): return None, lambda: None
     accelerate = require("accelerate", "cls", why="--trackers")
     teller = accelerate.Accelerator(log_with=names, project_dir=str(folder)) if accelerator is None else accelerator
     if accelerator is not None: accelerator.log_with = [accelerate.tracking.LoggerType(n) for n in names]
@@ -404,6 +408,7 @@ def run_one(
 ) -> Finished:
     "Make the run, go on with it, or find it finished."
     shop, d = shop or Workshop(), decide(c)
+    tracker_names(c)                                               # a missing package is told before the work
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")                            # the notes stand in the report and in the log
         data = with_bins(shop.data(c), c.bins)
@@ -430,6 +435,7 @@ def run_one(
         for n in (*data.notes, *d.notes): notes.add(n)
         facts = job_facts(job, c, attribute, data_hash)
         for n in differs(facts, expect): notes.add(n)
+        if "random_seed" in c.given and seed_is_idle(job, c, d): notes.add(f"--random_seed changes no more than a rounding here: the layer starts at zero and all {plural(len(job.rows['train']), 'training sample')} are one batch; a smaller --batch_size would use it")
         job.notes, job.key = notes, digest_of({"options": {n: getattr(c, n) for n, o in OPTIONS.items() if o.numbers}, "how": asdict(d.how), "facts": facts, "rows": {k: v.tolist() for k, v in job.rows.items()}})
         if c.test_mode: job.state = require("safetensors.torch", "cls", why="--test_mode").load_file(str(folder/"model.safetensors"))
         if shop.team.first: write_text(folder/"config.json", config_json(c, facts=facts))
@@ -441,6 +447,12 @@ def run_one(
     return _finished(folder, True, attribute)
 
 # %% ../../nbs/51_bench.run.ipynb #c042
+def seed_is_idle(job:Job, c:RunConfig, d:Decided) -> bool:
+    "Whether no seed can change a number by more than a rounding: plain training of weights that start at a fixed place, with every training row in each batch."
+    usage, learned = USAGES[c.usage], job.reader.kind == "slices" and SLICE_RULES[d.slices].learned
+    fixed = d.protocol.zero_head and not usage.images and not HAS["adapter"](usage) and not learned
+    return usage.trains and fixed and ALL_METHODS[c.method].name == "erm" and job.how.batch_size >= len(job.rows["train"])
+
 def differs(facts:Mapping, expect:Mapping|None) -> list[str]:
     "What is not as it was in the run that is repeated."
     said = {"samples": "the samples of the dataset are not those of the run that is repeated", "fingerprint": "the model's weights or preprocessing are not those of the run that is repeated", "reader": "the images are read in another way than in the run that is repeated"}

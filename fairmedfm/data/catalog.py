@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import time
 import urllib.error
 import urllib.request
@@ -206,6 +207,7 @@ def fetch(
     "Download `url` to `path`, going on where an earlier attempt stopped; an existing file is checked and kept."
     path = Path(path)
     if not url.startswith(("http://", "https://")): raise InputError(f"{url} is no web address")
+    if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256): raise InputError(f"--sha256 {sha256!r} is no SHA-256, which has 64 digits from 0-9 and a-f")
     if path.exists():
         if sha256 not in (None, sha256_of(path)): raise InputError(f"{path} is there and has another SHA-256; remove it to fetch it again")
         return path
@@ -228,7 +230,7 @@ def fetch(
                              "kept, run the same command again to go on")
         time.sleep(wait*2**max(0, failed - 1) if failed else 0)
     if sha256 is not None and (got := sha256_of(part)) != sha256.lower():
-        part.unlink()
+        for half in (part, part.with_name(part.name + ".json")): half.unlink(missing_ok=True)
         raise InputError(f"{path.name} arrived with SHA-256 {got[:16]}… instead of {sha256[:16]}…; it was removed, fetch it again")
     os.replace(part, path)
     part.with_name(part.name + ".json").unlink(missing_ok=True)
