@@ -20,8 +20,8 @@ import pandas as pd
 from .core import InputError, Notes, plural, some
 
 # %% auto #0
-__all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'shown', 'as_array', 'row_order', 'align', 'factorize', 'all_different',
-           'factorize_text', 'in_order', 'label_values', 'distinct', 'binary', 'to_float', 'numeric', 'score_kind',
+__all__ = ['SCORE_TYPES', 'MAX_NUMERIC_GROUPS', 'shown', 'as_array', 'row_order', 'align', 'factorize', 'factorize_text',
+           'all_different', 'in_order', 'label_values', 'distinct', 'binary', 'to_float', 'numeric', 'score_kind',
            'sigmoid', 'log_odds', 'Question', 'question', 'multilabel', 'pair_columns', 'class_order', 'questions',
            'Grouping', 'cut_points', 'cut', 'binned', 'grouping', 'intersect', 'feature_columns', 'groupings',
            'weights_of', 'with_weight']
@@ -32,6 +32,7 @@ def shown(x, most:int=60) -> str:
     text = " ".join(repr(x).split())
     return text if len(text) <= most else text[:most - 1] + "…"
 
+# %% ../nbs/01_inputs.ipynb #c009
 def _is_tensor(x): return hasattr(x, "detach") and hasattr(x, "cpu")
 
 def _from_tensor(x, what):
@@ -39,26 +40,31 @@ def _from_tensor(x, what):
         x = x.detach().cpu()
         x = x.to_dense() if str(x.layout) != "torch.strided" else x.dequantize() if x.is_quantized else x.resolve_conj().resolve_neg()
         return (x.float() if x.is_floating_point() and x.element_size() < 4 else x).numpy()    # NumPy has no bfloat16
-    except (RuntimeError, TypeError, NotImplementedError) as e: raise InputError(f"{what} is a tensor that holds no plain numbers ({' '.join(str(e).split())[:80]})") from None
+    except (RuntimeError, TypeError, NotImplementedError) as e:
+        raise InputError(f"{what} is a tensor that holds no plain numbers ({' '.join(str(e).split())[:80]})") from None
 
 def _is_batch(x): return (isinstance(x, np.ndarray) or hasattr(x, "to_numpy") or _is_tensor(x)) and getattr(x, "ndim", 1) > 0
 
-# %% ../nbs/01_inputs.ipynb #c010
+# %% ../nbs/01_inputs.ipynb #c013
+def _refuse(what, why): raise InputError(f"{what} {why}") from None
+
 def _from_column(x):
     if hasattr(x, "column_names"): return np.column_stack([_from_column(x[c]) for c in x.column_names])
     if type(x).__module__.startswith("pyarrow"):
-        if x.null_count: return np.array([float("nan") if v is None and str(x.type) in ("double", "float") else v for v in x.to_pylist()], dtype=None if str(x.type) in ("double", "float") else object)
-        return x.to_numpy() if hasattr(x, "chunks") else x.to_numpy(zero_copy_only=False)
-    if isinstance(x, (pd.Series, pd.Index)) and pd.api.types.is_extension_array_dtype(x.dtype) and x.dtype.kind in "iufb" and x.isna().any():
-        return x.to_numpy(dtype=float, na_value=np.nan) if x.dtype.kind == "f" else x.to_numpy(dtype=object, na_value=None)
-    return x.to_numpy()
+        if not x.null_count: return x.to_numpy() if hasattr(x, "chunks") else x.to_numpy(zero_copy_only=False)
+        if str(x.type) in ("double", "float"): return np.array([float("nan") if v is None else v for v in x.to_pylist()])
+        return np.array(x.to_pylist(), dtype=object)
+    nullable = isinstance(x, (pd.Series, pd.Index)) and pd.api.types.is_extension_array_dtype(x.dtype) and x.dtype.kind in "iufb"
+    if not (nullable and x.isna().any()): return x.to_numpy()
+    return x.to_numpy(dtype=float, na_value=np.nan) if x.dtype.kind == "f" else x.to_numpy(dtype=object, na_value=None)
 
 def _from_list(x, what):
     try:
         if x and all(_is_batch(b) for b in x): return np.concatenate([as_array(b, what) for b in x])
         x = [v.item() if isinstance(v, np.generic) or (_is_tensor(v) or isinstance(v, np.ndarray)) and v.ndim == 0 else v for v in x]
         a = np.array(x)
-    except (ValueError, RuntimeError, TypeError): raise InputError(f"{what} is a list whose parts have different shapes; give one value, or one row of equal length, per sample") from None
+    except (ValueError, RuntimeError, TypeError):
+        _refuse(what, "is a list whose parts have different shapes; give one value, or one row of equal length, per sample")
     mixed = a.dtype.kind in "US" and not all(isinstance(v, (str, bytes)) for v in x if not isinstance(v, (list, tuple)))
     return np.array(x, dtype=object) if mixed else a
 
@@ -67,27 +73,28 @@ def _from_masked(x):
     a[np.ma.getmaskarray(x)] = None
     return x.filled(np.nan) if x.dtype.kind == "f" else a
 
-# %% ../nbs/01_inputs.ipynb #c013
+# %% ../nbs/01_inputs.ipynb #c016
+def _is_lazy(x): return hasattr(x, "collect") and not hasattr(x, "to_numpy")
+
+def _from_dlpack(x, what):
+    try: return np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError) as e: _refuse(what, f"cannot be read from its device ({e}); move it to the CPU first")
+
+def _no_order(x, what): _refuse(what, f"is a {type(x).__name__}, whose entries have no order; give one value per sample")
+def _single(x, what): _refuse(what, f"is a single {type(x).__name__} ({shown(x)}); give one value per sample")
+
 _KINDS = (
     (lambda x: isinstance(x, np.ma.MaskedArray), lambda x, what: _from_masked(x)),
     (lambda x: isinstance(x, np.ndarray), lambda x, what: np.asarray(x)),
     (_is_tensor, _from_tensor),
-    (lambda x: _is_lazy(x), lambda x, what: _refuse(what, "is a lazy frame; call .collect() first")),
+    (_is_lazy, lambda x, what: _refuse(what, "is a lazy frame; call .collect() first")),
     (lambda x: hasattr(x, "to_numpy") or hasattr(x, "column_names"), lambda x, what: _from_column(x)),
-    (lambda x: isinstance(x, (Mapping, set, frozenset)), lambda x, what: _refuse(what, f"is a {type(x).__name__}, whose entries have no order; give one value per sample")),
+    (lambda x: isinstance(x, (Mapping, set, frozenset)), _no_order),
     (lambda x: hasattr(x, "toarray"), lambda x, what: x.toarray()),
-    (lambda x: hasattr(x, "__dlpack__"), lambda x, what: _from_dlpack(x, what)),
+    (lambda x: hasattr(x, "__dlpack__"), _from_dlpack),
     (lambda x: hasattr(x, "__array__"), lambda x, what: np.asarray(x)),
-    (lambda x: isinstance(x, (str, bytes)) or not hasattr(x, "__iter__"), lambda x, what: _refuse(what, f"is a single {type(x).__name__} ({shown(x)}); give one value per sample")),
+    (lambda x: isinstance(x, (str, bytes)) or not hasattr(x, "__iter__"), _single),
 )
-
-def _is_lazy(x): return hasattr(x, "collect") and not hasattr(x, "to_numpy")
-
-def _refuse(what, why): raise InputError(f"{what} {why}")
-
-def _from_dlpack(x, what):
-    try: return np.from_dlpack(x)
-    except (BufferError, RuntimeError, TypeError) as e: raise InputError(f"{what} cannot be read from its device ({e}); move it to the CPU first") from None
 
 def as_array(x, what:str="the input") -> np.ndarray:
     "`x` as a NumPy array: lists, per-batch lists, NumPy, pandas, polars, Arrow, tensors (any device, any dtype), sparse, DLPack."
@@ -99,31 +106,37 @@ def as_array(x, what:str="the input") -> np.ndarray:
         with np.errstate(over="ignore"): return a.astype(np.float64)
     return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
 
-# %% ../nbs/01_inputs.ipynb #c018
+# %% ../nbs/01_inputs.ipynb #c020
 def _plain(index): return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
 
 def row_order(reference:pd.Index, index:pd.Index, what:tuple, notes:Notes):
     "Positions in `index` that put its rows in the order of `reference`; `None` when they already stand so."
     a, b = what
-    if len(reference) != len(index): raise InputError(f"{a} has {plural(len(reference), 'row')} and {b} has {len(index):,}; they must describe the same samples")
+    if len(reference) != len(index):
+        raise InputError(f"{a} has {plural(len(reference), 'row')} and {b} has {len(index):,}; they must describe the same samples")
     if reference.equals(index): return None
     if reference.is_unique and index.is_unique:
         order = index.get_indexer(reference)
         if (order >= 0).all():
-            if _plain(reference) or _plain(index): notes.add(f"{a} and {b} were joined on their index labels, of which one is the plain 0, 1, 2, …; pass .to_numpy() of both to pair them by position")
+            if _plain(reference) or _plain(index):
+                notes.add(f"{a} and {b} were joined on their index labels, of which one is the plain 0, 1, 2, …; pass .to_numpy() of both "
+                          "to pair them by position")
             return order
     if _plain(reference) or _plain(index):
         labelled, plain = (b, a) if _plain(reference) else (a, b)
         return notes.add(f"{labelled} has its own index labels and {plain} has none: their rows were paired by position")
     if not (reference.is_unique and index.is_unique):
-        raise InputError(f"the index labels of {a} or {b} repeat and stand in different orders; pass .to_numpy() of both to pair them by position")
+        raise InputError(f"the index labels of {a} or {b} repeat and stand in different orders; pass .to_numpy() of both to pair "
+                         "them by position")
     raise InputError(f"{a} and {b} have different index labels (only in {a}: {some(reference.difference(index), 3)}; only in {b}: "
                      f"{some(index.difference(reference), 3)}); select the same rows, or pass .to_numpy() of both to pair them by position")
 
+# %% ../nbs/01_inputs.ipynb #c022
 def align(notes:Notes, **named):
     "The same objects with pandas inputs (also those in a mapping) reordered to the first labelled one; others pass unchanged."
-    parts = [(k, v) for name, x in named.items() for k, v in ([(f"{name}[{n!r}]", v) for n, v in x.items()] if isinstance(x, Mapping) else [(name, x)]) if isinstance(v, (pd.Series, pd.DataFrame))]
-    ref = next(((k, v.index) for k, v in parts if not _plain(v.index)), None)
+    parts = []
+    for name, x in named.items(): parts += [(f"{name}[{n!r}]", v) for n, v in x.items()] if isinstance(x, Mapping) else [(name, x)]
+    ref = next(((k, v.index) for k, v in parts if isinstance(v, (pd.Series, pd.DataFrame)) and not _plain(v.index)), None)
     if ref is None: return named
     def fit(k, v):
         if isinstance(v, Mapping): return {n: fit(f"{k}[{n!r}]", part) for n, part in v.items()}
@@ -132,7 +145,7 @@ def align(notes:Notes, **named):
         return v if order is None else v.iloc[order]
     return {k: fit(k, v) for k, v in named.items()}
 
-# %% ../nbs/01_inputs.ipynb #c022
+# %% ../nbs/01_inputs.ipynb #c026
 def _pointers(a): return np.ctypeslib.as_array((ctypes.c_ssize_t * len(a)).from_address(a.ctypes.data))
 
 def _packed(a):
@@ -155,6 +168,7 @@ def _first_rows(codes, k):
         first[part[new]] = start + at[new]; seen += int(new.sum())
     return first
 
+# %% ../nbs/01_inputs.ipynb #c028
 def factorize(a:np.ndarray) -> tuple:
     "`(codes, values)`: which of the distinct `values` each entry is; the same as `pandas.factorize` (−1 = missing), but quick for text."
     key = _packed(a) if a.dtype.kind == "U" and len(a) > 1000 else None
@@ -166,7 +180,7 @@ def factorize(a:np.ndarray) -> tuple:
     small, values = pd.factorize(a[_first_rows(codes, len(different))].astype(object), use_na_sentinel=True)
     return (codes if np.array_equal(small, np.arange(len(small))) else small[codes]), values
 
-# %% ../nbs/01_inputs.ipynb #c026
+# %% ../nbs/01_inputs.ipynb #c032
 _SHORT = np.array([(1 << 8 * i) - 1 for i in range(9)], "<u8")                   # keeps the first i bytes
 _OFFSETS = {"string": np.int32, "large_string": np.int64}
 
@@ -178,10 +192,11 @@ def _arrow(column:pd.Series) -> list|None:
     return None if any(c.null_count or str(c.type) not in _OFFSETS for c in chunks) else chunks
 
 def _pieces(chunks:list):
-    "`(data, at, size)` of pieces that stay in the cache: word i is the `size[i]` bytes of `data` from `at[i]`, and eight bytes can be read anywhere."
+    "`(data, at, size)` of pieces that fit the cache: word i is `size[i]` bytes of `data` from `at[i]`; eight can be read anywhere."
     for c in chunks:
         _, offsets, data = c.buffers()
-        starts, data = np.frombuffer(offsets, _OFFSETS[str(c.type)])[c.offset:c.offset + len(c) + 1], np.frombuffer(data or b"", np.uint8)
+        starts = np.frombuffer(offsets, _OFFSETS[str(c.type)])[c.offset:c.offset + len(c) + 1]
+        data = np.frombuffer(data or b"", np.uint8)
         for i in range(0, len(c), 1 << 15):
             at = starts[i:i + (1 << 15) + 1] - starts[i]
             part = data[starts[i]:starts[i] + at[-1] + 8]
@@ -191,6 +206,7 @@ def _eight(data, at, size):
     "The first eight bytes of each word, or fewer where it is shorter, as integers."
     return np.ndarray((len(data) - 7,), "<u8", data, strides=(1,)).take(at) & _SHORT.take(size, mode="clip")
 
+# %% ../nbs/01_inputs.ipynb #c035
 def _words(column:pd.Series) -> np.ndarray|None:
     "The words as integers, or `None` where they lie elsewhere, have more than eight bytes, hold a NUL or are missing."
     if (chunks := _arrow(column)) is None: return None
@@ -200,6 +216,13 @@ def _words(column:pd.Series) -> np.ndarray|None:
         out.append(_eight(data, at, size))
     return np.concatenate(out)
 
+def factorize_text(column:pd.Series) -> tuple:
+    "`column.factorize()` of a text column, in less time for short words."
+    if (keys := _words(column)) is None: return column.factorize()
+    codes, different = pd.factorize(keys)
+    return codes, column.array[_first_rows(codes, len(different))]
+
+# %% ../nbs/01_inputs.ipynb #c039
 def all_different(column:pd.Series) -> bool:
     "`column.is_unique`, in less time for text: words of which no two have the same hash are different."
     if (chunks := _arrow(column)) is None: return column.is_unique
@@ -214,20 +237,15 @@ def all_different(column:pd.Series) -> bool:
     h = np.sort(np.concatenate(out))
     return bool((h[1:] != h[:-1]).all()) or column.is_unique
 
-def factorize_text(column:pd.Series) -> tuple:
-    "`column.factorize()` of a text column, in less time for short words."
-    if (keys := _words(column)) is None: return column.factorize()
-    codes, different = pd.factorize(keys)
-    return codes, column.array[_first_rows(codes, len(different))]
-
-# %% ../nbs/01_inputs.ipynb #c032
+# %% ../nbs/01_inputs.ipynb #c042
 _BINARY_TEXT = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 def _text(v):
     "One spelling for one value: `1`, `1.0` and `np.int8(1)` are `'1'`; text stays as it is."
     if isinstance(v, (float, np.floating)) and float(v).is_integer(): return str(int(v))
     if isinstance(v, bytes): v = v.decode("utf-8", "replace")
-    if isinstance(v, (np.datetime64, datetime.date)) and not pd.isna(v): v = pd.Timestamp(v); v = str(v).split(" ")[0] if v == v.normalize() else v
+    if isinstance(v, (np.datetime64, datetime.date)) and not pd.isna(v):
+        v = pd.Timestamp(v); v = str(v).split(" ")[0] if v == v.normalize() else v
     return str(v).encode("utf-8", "backslashreplace").decode()          # lone surrogates cannot be written
 
 def in_order(values) -> list:
@@ -236,6 +254,7 @@ def in_order(values) -> list:
         with np.errstate(all="ignore"): return sorted(values)
     except (TypeError, OverflowError): return sorted(values, key=lambda v: (type(v).__name__, str(v)))
 
+# %% ../nbs/01_inputs.ipynb #c044
 def label_values(y, what:str="y_true") -> list:
     "The distinct labels that occur, in sorted order; missing ones are not among them."
     return in_order(np.asarray(distinct(y, what)[1]).tolist())
@@ -243,14 +262,21 @@ def label_values(y, what:str="y_true") -> list:
 def distinct(a, what:str) -> tuple:
     "`factorize`, with an error that shows what cannot be compared."
     try: return factorize(a.astype(np.float32) if a.dtype == np.float16 else a)              # pandas has no float16
-    except TypeError: raise InputError(f"{what} holds lists or other compound values ({shown(next((v for v in a if not isinstance(v, (str, bytes)) and np.iterable(v)), a[0]))}); give one plain value per sample") from None
+    except TypeError:
+        odd = next((v for v in a if not isinstance(v, (str, bytes)) and np.iterable(v)), a[0])
+        _refuse(what, f"holds lists or other compound values ({shown(odd)}); give one plain value per sample")
 
-# %% ../nbs/01_inputs.ipynb #c035
+# %% ../nbs/01_inputs.ipynb #c048
+def _texts(values) -> set:
+    "What the caller names, one value or several, as text."
+    return {_text(v) for v in np.atleast_1d(np.asarray(values, dtype=object))}
+
 def binary(y, pos_label=None, *, drop_labels=(), one_vs_rest=False, what="y_true", notes=None):
     "`(y as 0/1 uint8, known)` where `known` marks the rows whose label is neither missing nor dropped (`None` = all rows)."
-    if pos_label is None and not len(np.atleast_1d(drop_labels)) and y.dtype.kind in "bui" and y.size and y.max() <= 1 and y.min() >= 0: return y.astype(np.uint8), None
+    if pos_label is None and not len(np.atleast_1d(drop_labels)) and y.dtype.kind in "bui" and y.size and y.max() <= 1 and y.min() >= 0:
+        return y.astype(np.uint8), None
     codes, values = distinct(y, what)
-    texts, drop = [_text(v) for v in values], {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}
+    texts, drop = [_text(v) for v in values], _texts(drop_labels)
     if notes is not None and (never := drop - set(texts)): notes.add(f"{what}: drop_labels {some(sorted(never))} never occurs")
     used = [i for i, t in enumerate(texts) if t not in drop]
     is_one = _positive_rule({texts[i] for i in used}, pos_label, one_vs_rest, in_order(np.asarray(values)[used].tolist()), what)
@@ -268,20 +294,22 @@ def _positive_rule(texts, pos_label, one_vs_rest, values, what):
     if pos_label is None:
         if not texts or not {t.lower() for t in texts} <= set(_BINARY_TEXT): raise InputError(_which_is_positive(values, what))
         return lambda t: _BINARY_TEXT[t.lower()]
-    if _text(pos_label) not in texts: raise InputError(f"pos_label {pos_label!r} does not occur in {what} (it holds {some(values) or 'no label'})")
+    if _text(pos_label) not in texts:
+        raise InputError(f"pos_label {pos_label!r} does not occur in {what} (it holds {some(values) or 'no label'})")
     if len(texts) > 2 and not one_vs_rest: raise InputError(_third_value(values, pos_label, what))
     return lambda t: t == _text(pos_label)
 
 def _which_is_positive(values, what):
     if not values: return f"{what} holds no label at all"
-    return f"{what} holds {some(values)}; pass pos_label= to say which value is the positive class" + ("; -1 often means 'uncertain': drop_labels=[-1] leaves it out" if -1 in values else "")
+    return (f"{what} holds {some(values)}; pass pos_label= to say which value is the positive class"
+            + ("; -1 often means 'uncertain': drop_labels=[-1] leaves it out" if -1 in values else ""))
 
 def _third_value(values, pos_label, what):
     rest = [v for v in values if _text(v) != _text(pos_label)]
     return (f"{what} holds {some(rest)} beside pos_label {pos_label!r}; pass one_vs_rest=True to count all of them as negative, "
             f"or drop_labels=[…] to leave some out")
 
-# %% ../nbs/01_inputs.ipynb #c039
+# %% ../nbs/01_inputs.ipynb #c052
 def _floats(v):
     try: return bool(float(v) or True)
     except (TypeError, ValueError, OverflowError): return False
@@ -290,24 +318,30 @@ def to_float(a, what):
     "Objects and text as float64; what is missing or blank becomes NaN, anything else that is no number is an error."
     flat = [np.nan if v is None or v is pd.NA or v is pd.NaT or (isinstance(v, str) and not v.strip()) else v for v in a.ravel().tolist()]
     bad = [i for i, v in enumerate(flat) if not _floats(v)]
-    if bad: raise InputError(f"{what} holds {', '.join(shown(flat[i], 30) for i in bad[:3])} at row {some([i // (a.shape[1] if a.ndim == 2 else 1) for i in bad], 3)}, which is not a number")
+    if bad:
+        raise InputError(f"{what} holds {', '.join(shown(flat[i], 30) for i in bad[:3])} at row "
+                         f"{some([i // (a.shape[1] if a.ndim == 2 else 1) for i in bad], 3)}, which is not a number")
     return np.array([float(v) for v in flat]).reshape(a.shape)
 
+# %% ../nbs/01_inputs.ipynb #c054
 def numeric(x, what:str, drop:bool=False) -> tuple:
-    "`(values, tol, ok)`: float64 without NaN or infinity, a few ulp of the original dtype, and the rows that have a number (`None` = all; otherwise an error, unless `drop`)."
+    """`(values, tol, ok)`: float64 without NaN or infinity, a few ulp of the original dtype, and the rows that have a number (`None`: all
+    have; otherwise an error, unless `drop`)."""
     a = as_array(x, what)
     if a.dtype.kind in "mM": raise InputError(f"{what} holds dates or durations, not numbers")
-    if a.dtype.kind in "iu" and a.size and max(abs(int(a.max())), abs(int(a.min()))) > 2**53: raise InputError(f"{what} holds whole numbers above 2**53, which floats cannot tell apart; give their ranks")
+    if a.dtype.kind in "iu" and a.size and max(abs(int(a.max())), abs(int(a.min()))) > 2**53:
+        raise InputError(f"{what} holds whole numbers above 2**53, which floats cannot tell apart; give their ranks")
     eps = np.finfo(a.dtype).eps if a.dtype.kind == "f" else 0
     a = np.asarray(a, dtype=np.float64) if a.dtype.kind in "fiub" else to_float(a, what)
     if not np.isfinite(a).all():
         ok = np.isfinite(a.reshape(len(a), -1)).all(1)
         if drop and ok.any() and not np.isinf(a).any(): return a, max(8 * eps, 1e-6), ok
         rows = np.flatnonzero(~ok)
-        raise InputError(f"{what} is NaN or infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); leave these rows out, or find out why the model gave no number")
+        raise InputError(f"{what} is NaN or infinite in {plural(len(rows), 'row')} (row {some(rows.tolist())}); leave these rows out, or "
+                         "find out why the model gave no number")
     return a, max(8 * eps, 1e-6 if eps else 0), None
 
-# %% ../nbs/01_inputs.ipynb #c043
+# %% ../nbs/01_inputs.ipynb #c058
 SCORE_TYPES = ("auto", "probability", "logit", "rank")
 
 def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
@@ -319,12 +353,15 @@ def score_kind(a, tol:float, score_type:str, notes:Notes) -> tuple:
         if out := int(((a < 0) | (a > 1)).sum()):
             a = np.clip(a, 0, 1)
             notes.add(f"y_score: {plural(out, 'value')} outside [0, 1] by a rounding error, clipped")
-        return "probability", a, "probability (given)" if score_type == "probability" else "probability (assumed: every score lies in [0, 1])"
-    if score_type == "probability": raise InputError(f"y_score runs from {lo:.6g} to {hi:.6g} but score_type='probability' needs [0, 1]; divide percentages by 100, or use score_type='rank'")
-    notes.add(f"y_score runs from {lo:.6g} to {hi:.6g}: read as logits; pass score_type='logit' to confirm, or score_type='rank' for scores that are neither probabilities nor logits")
+        return "probability", a, "probability " + ("(given)" if score_type == "probability" else "(assumed: every score lies in [0, 1])")
+    if score_type == "probability":
+        raise InputError(f"y_score runs from {lo:.6g} to {hi:.6g} but score_type='probability' needs [0, 1]; divide percentages by 100, "
+                         "or use score_type='rank'")
+    notes.add(f"y_score runs from {lo:.6g} to {hi:.6g}: read as logits; pass score_type='logit' to confirm, or score_type='rank' for "
+              "scores that are neither probabilities nor logits")
     return "logit", a, "logit (assumed: some scores lie outside [0, 1])"
 
-# %% ../nbs/01_inputs.ipynb #c047
+# %% ../nbs/01_inputs.ipynb #c062
 def sigmoid(x):
     "1 / (1 + exp(−x)), without overflow."
     e = np.exp(-np.abs(x))
@@ -336,7 +373,7 @@ def log_odds(z, k:int) -> np.ndarray:
     with np.errstate(over="ignore"): out = z[:, k] - (top + np.log(np.exp(rest - top[:, None]).sum(1)))
     return np.nan_to_num(out, nan=0.0)                               # differences beyond the largest float become the largest float
 
-# %% ../nbs/01_inputs.ipynb #c051
+# %% ../nbs/01_inputs.ipynb #c066
 @dataclass
 class Question:
     "One binary comparison: labels `y` (0/1), raw scores `rank`, and what `kind` they are (probability, logit or rank)."
@@ -355,6 +392,7 @@ class Question:
         "The entries of a per-sample array that belong to the samples kept."
         return x if self.rows is None or x is None else x[self.rows]
 
+# %% ../nbs/01_inputs.ipynb #c068
 def question(y, scores, kind, column=None, name=None, known=None, positive="1") -> Question:
     "A `Question` on the rows where `known`, with the scores of one `column` (or of a vector)."
     rank = scores if scores.ndim == 1 else log_odds(scores, column) if kind == "logit" else np.ascontiguousarray(scores[:, column])
@@ -363,23 +401,24 @@ def question(y, scores, kind, column=None, name=None, known=None, positive="1") 
     if not len(rows): raise InputError(f"no sample has a usable label{f' for {name!r}' if name else ''}")
     return Question(name, y[rows], rank[rows], kind, positive, rows, len(y) - len(rows))
 
-# %% ../nbs/01_inputs.ipynb #c055
-def _columns(x): return [str(c) for c in x.columns] if hasattr(x, "columns") else None
+# %% ../nbs/01_inputs.ipynb #c072
+_zero_one = np.vectorize(lambda v: _BINARY_TEXT[_text(v).lower()], otypes=[int])
 
 def _one_hot(y):
     "Which rows hold exactly one 1 and zeros, when all complete rows do; otherwise `None`."
     has = ~pd.isna(y).any(1)
     rows = y[has]
-    if rows.dtype.kind in "OUS" and {_text(v).lower() for v in pd.unique(rows.ravel())} <= set(_BINARY_TEXT): rows = np.vectorize(lambda v: _BINARY_TEXT[_text(v).lower()], otypes=[int])(rows)
+    if rows.dtype.kind in "OUS" and {_text(v).lower() for v in pd.unique(rows.ravel())} <= set(_BINARY_TEXT): rows = _zero_one(rows)
     return has if np.isin(rows, (0, 1)).all() and len(rows) and (rows.astype(float).sum(1) == 1).all() else None
 
 def _class_of(y, has, names):
     "One-hot rows as labels; rows with a missing entry have none."
     out = np.full(len(y), None, dtype=object)
-    ones = np.vectorize(lambda v: _BINARY_TEXT[_text(v).lower()], otypes=[int])(y[has]) if y.dtype.kind in "OUS" else y[has]
+    ones = _zero_one(y[has]) if y.dtype.kind in "OUS" else y[has]
     out[has] = np.array(names or range(y.shape[1]), dtype=object)[ones.astype(float).argmax(1)]
     return out if not has.all() or names else out.astype(int)
 
+# %% ../nbs/01_inputs.ipynb #c074
 def multilabel(y, s, kind, names, notes, drop_labels=(), pos_label=None) -> list:
     "One `Question` per column of a label matrix; the columns of `s` are in the same order."
     out = []
@@ -390,17 +429,25 @@ def multilabel(y, s, kind, names, notes, drop_labels=(), pos_label=None) -> list
     if not out: raise InputError("no finding has a usable label")
     return out
 
-# %% ../nbs/01_inputs.ipynb #c058
+# %% ../nbs/01_inputs.ipynb #c077
+def _columns(x): return [str(c) for c in x.columns] if hasattr(x, "columns") else None
+
+def _twice(names):
+    "The first name that occurs twice, if there is one."
+    return next((n for n in names if names.count(n) > 1), None)
+
 def pair_columns(labels, scores, notes) -> list|None:
     "The positions of the score columns in the order of the label columns (`None`: as they stand), from the two lists of names."
     for names, what in ((labels, "y_true"), (scores, "y_score")):
-        if names and len(set(names)) < len(names): raise InputError(f"{what} has two columns called {next(n for n in names if names.count(n) > 1)!r}; rename one")
+        if names and (again := _twice(names)): raise InputError(f"{what} has two columns called {again!r}; rename one")
     if not (labels and scores) or labels == scores: return None
     if set(labels) == set(scores): return [scores.index(n) for n in labels]
-    if common := set(labels) & set(scores): raise InputError(f"y_true and y_score share the columns {some(sorted(common), 3)} but not {some(sorted(set(labels) ^ set(scores)), 3)}; give both the same names")
+    if common := set(labels) & set(scores):
+        raise InputError(f"y_true and y_score share the columns {some(sorted(common), 3)} but not "
+                         f"{some(sorted(set(labels) ^ set(scores)), 3)}; give both the same names")
     return notes.add(f"the columns of y_true ({some(labels, 3)}) and of y_score ({some(scores, 3)}) were paired in their order")
 
-# %% ../nbs/01_inputs.ipynb #c062
+# %% ../nbs/01_inputs.ipynb #c081
 def _by_whole_name(classes, names):
     "The class each column is called after: `1` for `1`, `prob_1`, `score 1`, and never for `prob_11`; `None` unless it is a perfect match."
     found = [[c for c in classes if n == c or n.endswith(("_" + c, " " + c, "-" + c))] for n in names]
@@ -409,28 +456,74 @@ def _by_whole_name(classes, names):
 
 def class_order(y, n_columns:int, names, labels, notes=None) -> list:
     "The class of each score column, as text."
-    if labels is not None and (isinstance(labels, str) or not np.iterable(labels)): raise InputError(f"labels={shown(labels)} is not a list of classes, one per column of y_score")
+    if labels is not None and (isinstance(labels, str) or not np.iterable(labels)):
+        raise InputError(f"labels={shown(labels)} is not a list of classes, one per column of y_score")
     classes = [_text(v) for v in (label_values(y) if labels is None else labels)]
     if len(set(classes)) < len(classes): raise InputError(f"labels={shown(classes)} names a class twice")
-    if names and len(set(names)) < len(names): raise InputError(f"y_score has two columns called {next(n for n in names if names.count(n) > 1)!r}; rename one")
-    if names and labels is None and (by_name := list(names) if set(classes) <= set(names) else _by_whole_name(classes, names)): return by_name
+    if names and (again := _twice(names)): raise InputError(f"y_score has two columns called {again!r}; rename one")
+    if names and labels is None and (by_name := list(names) if set(classes) <= set(names) else _by_whole_name(classes, names)):
+        return by_name
     whole = [int(c) for c in classes] if labels is None and all(c.lstrip("-").isdigit() for c in classes) else None
-    order = classes if len(classes) == n_columns else [str(i) for i in range(n_columns)] if whole and min(whole) >= 0 and max(whole) < n_columns else None
-    if order is None: raise InputError(f"y_score has {n_columns} columns and y_true holds {len(classes)} classes ({some(classes)}); pass labels=[…] in column order, or score_column=")
-    if names and labels is None and notes is not None: notes.add(f"y_score's columns {some(names, 10)} were taken, in this order, as the classes {some(order, 10)}; pass labels=[…] to say otherwise")
+    if len(classes) == n_columns: order = classes
+    elif whole and min(whole) >= 0 and max(whole) < n_columns: order = [str(i) for i in range(n_columns)]
+    else:
+        raise InputError(f"y_score has {n_columns} columns and y_true holds {len(classes)} classes ({some(classes)}); pass labels=[…] in "
+                         "column order, or score_column=")
+    if names and labels is None and notes is not None:
+        notes.add(f"y_score's columns {some(names, 10)} were taken, in this order, as the classes {some(order, 10)}; pass labels=[…] "
+                  "to say otherwise")
     return order
 
-# %% ../nbs/01_inputs.ipynb #c066
+# %% ../nbs/01_inputs.ipynb #c086
+def _vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes):
+    yb, known = binary(y, pos_label, drop_labels=drop_labels, one_vs_rest=one_vs_rest, notes=notes)
+    return question(yb, s, kind, None, None, known, "1" if pos_label is None else _text(pos_label))
+
+def _position(column, names, n):
+    if isinstance(column, str) and names and column in names: return names.index(column)
+    try: k = int(column) if isinstance(column, str) else operator.index(column)
+    except (TypeError, ValueError): k = None
+    if k is None or isinstance(column, bool):
+        raise InputError(f"score_column {column!r} is none of the {n} columns of y_score{f' ({some(names)})' if names else ''}") from None
+    if not -n <= k < n: raise InputError(f"score_column {k} is out of range: y_score has {n} columns, counted from 0")
+    return k % n
+
+def _matrix(y, s, kind, pos_label, score_column, labels, names, drop_labels, one_vs_rest, notes):
+    if score_column is not None:
+        k = _position(score_column, names, s.shape[1])
+        yb, known = binary(y, pos_label, drop_labels=drop_labels, one_vs_rest=one_vs_rest or s.shape[1] > 2, notes=notes)
+        return [question(yb, s, kind, k, None, known, "1" if pos_label is None else _text(pos_label))]
+    drop = _texts(drop_labels)
+    kept = pd.Series([v for v in label_values(y) if _text(v) not in drop], dtype=object).to_numpy()      # also when labels are tuples
+    order = class_order(kept, s.shape[1], names, labels, notes)
+    two_known = s.shape[1] == 2 and set(order) <= set(_BINARY_TEXT)
+    wanted = [_text(pos_label)] if pos_label is not None else order[1:] if two_known else order
+    if s.shape[1] == 2 and len(wanted) > 1: raise InputError(_which_is_positive(kept.tolist(), "y_true"))
+    out = []
+    for c in wanted:
+        if c not in order: raise InputError(f"pos_label {c!r} is none of the classes of y_score's columns ({some(order)})")
+        if not any(_text(v) == c for v in kept): notes.add(f"class {c}: no sample has this label; it is left out"); continue
+        yb, known = binary(y, c, drop_labels=drop_labels, one_vs_rest=True, notes=notes)
+        out.append(question(yb, s, kind, order.index(c), c if len(wanted) > 1 else None, known, c))
+    if out: return out
+    if pos_label is None: raise InputError("no class of y_score's columns occurs in y_true")
+    raise InputError(f"pos_label {pos_label!r} does not occur in y_true (it holds {some(kept.tolist())})")
+
+# %% ../nbs/01_inputs.ipynb #c090
 def _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, one_vs_rest, multi_label, notes) -> list:
     "One question per class or finding, from labels and scores that fit."
     if y.ndim == 2:
         has = None if multi_label else _one_hot(y)
         if has is None:
-            if multi_label is False: raise InputError("y_true has rows that are not one-hot; pass multi_label=True, or one column of labels")
-            if score_column is not None: raise InputError("score_column says which column is the positive class, but y_true has a column per finding")
-            if y.shape != s.shape: raise InputError(f"y_true has {y.shape[1]} columns that are not one-hot and y_score has {1 if s.ndim == 1 else s.shape[1]}; give one score column per finding")
-            order = pair_columns(*names, notes)
-            return multilabel(y, s if order is None else s[:, order], kind, names[0] or names[1] or [f"finding {j}" for j in range(y.shape[1])], notes, drop_labels, pos_label)
+            if multi_label is False:
+                raise InputError("y_true has rows that are not one-hot; pass multi_label=True, or one column of labels")
+            if score_column is not None:
+                raise InputError("score_column says which column is the positive class, but y_true has a column per finding")
+            if y.shape != s.shape:
+                raise InputError(f"y_true has {y.shape[1]} columns that are not one-hot and y_score has "
+                                 f"{1 if s.ndim == 1 else s.shape[1]}; give one score column per finding")
+            order, called = pair_columns(*names, notes), names[0] or names[1] or [f"finding {j}" for j in range(y.shape[1])]
+            return multilabel(y, s if order is None else s[:, order], kind, called, notes, drop_labels, pos_label)
         y = _class_of(y, has, names[0])
     elif multi_label: raise InputError("multi_label=True needs a column of labels per finding, but y_true is a single column")
     if one_vs_rest and pos_label is None: raise InputError("one_vs_rest=True needs pos_label= to say which class is the one")
@@ -442,44 +535,13 @@ def _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, 
 def _fit_shapes(s, y, y_score):
     if y.ndim > 2 or s.ndim > 2: raise InputError(f"labels have shape {y.shape} and scores {s.shape}; give (n,) or (n, columns)")
     y, s = (a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for a in (y, s))
-    if len(s) != len(y) and s.ndim == 1 and isinstance(y_score, (list, tuple)) and len(y_score) == len(y) and s.size and s.size % len(y) == 0: s = s.reshape(len(y), -1)   # rows, not batches
+    rows = isinstance(y_score, (list, tuple)) and len(y_score) == len(y)                 # a list of rows, not of batches
+    if len(s) != len(y) and s.ndim == 1 and rows and s.size and s.size % len(y) == 0: s = s.reshape(len(y), -1)
     if not len(y): raise InputError("y_true is empty; there is nothing to evaluate")
     if len(y) != len(s): raise InputError(f"y_true has {plural(len(y), 'sample')} and y_score has {len(s):,}")
     return s, y
 
-# %% ../nbs/01_inputs.ipynb #c067
-def _vector(y, s, kind, pos_label, drop_labels, one_vs_rest, notes):
-    yb, known = binary(y, pos_label, drop_labels=drop_labels, one_vs_rest=one_vs_rest, notes=notes)
-    return question(yb, s, kind, None, None, known, "1" if pos_label is None else _text(pos_label))
-
-def _matrix(y, s, kind, pos_label, score_column, labels, names, drop_labels, one_vs_rest, notes):
-    if score_column is not None:
-        k = _position(score_column, names, s.shape[1])
-        yb, known = binary(y, pos_label, drop_labels=drop_labels, one_vs_rest=one_vs_rest or s.shape[1] > 2, notes=notes)
-        return [question(yb, s, kind, k, None, known, "1" if pos_label is None else _text(pos_label))]
-    drop = {_text(v) for v in np.atleast_1d(np.asarray(drop_labels, dtype=object))}
-    kept = pd.Series([v for v in label_values(y) if _text(v) not in drop], dtype=object).to_numpy()      # also when labels are tuples
-    order = class_order(kept, s.shape[1], names, labels, notes)
-    wanted = [_text(pos_label)] if pos_label is not None else order[1:] if s.shape[1] == 2 and (set(order) <= set(_BINARY_TEXT)) else order
-    if s.shape[1] == 2 and len(wanted) > 1: raise InputError(_which_is_positive(kept.tolist(), "y_true"))
-    out = []
-    for c in wanted:
-        if c not in order: raise InputError(f"pos_label {c!r} is none of the classes of y_score's columns ({some(order)})")
-        if not any(_text(v) == c for v in kept): notes.add(f"class {c}: no sample has this label; it is left out"); continue
-        yb, known = binary(y, c, drop_labels=drop_labels, one_vs_rest=True, notes=notes)
-        out.append(question(yb, s, kind, order.index(c), c if len(wanted) > 1 else None, known, c))
-    if not out: raise InputError(f"pos_label {pos_label!r} does not occur in y_true (it holds {some(kept.tolist())})" if pos_label is not None else "no class of y_score's columns occurs in y_true")
-    return out
-
-def _position(column, names, n):
-    if isinstance(column, str) and names and column in names: return names.index(column)
-    try: k = int(column) if isinstance(column, str) else operator.index(column)
-    except (TypeError, ValueError): k = None
-    if k is None or isinstance(column, bool): raise InputError(f"score_column {column!r} is none of the {n} columns of y_score{f' ({some(names)})' if names else ''}") from None
-    if not -n <= k < n: raise InputError(f"score_column {k} is out of range: y_score has {n} columns, counted from 0")
-    return k % n
-
-# %% ../nbs/01_inputs.ipynb #c068
+# %% ../nbs/01_inputs.ipynb #c092
 def questions(
     y_true,                     # labels (n,), one-hot rows (n, C), or a column per finding (n, L)
     y_score,                    # scores (n,) or one column per class or finding (n, C)
@@ -506,14 +568,15 @@ def questions(
         notes.add(f"y_score: {plural(int((~ok).sum()), 'row')} without a score left out")
         y, s = y[ok], s[ok]
     kind, s, how = score_kind(s, tol, score_type, notes)
-    out, facts = _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, one_vs_rest, multi_label, notes), {"score_type": how}
+    out = _questions(y, s, kind, names, pos_label, score_column, labels, drop_labels, one_vs_rest, multi_label, notes)
+    facts = {"score_type": how}
     if y.ndim == 2 and out[0].positive != out[0].name: facts["labels"] = "one-hot rows (assumed: every row holds exactly one 1)"
     if ok is not None:
         kept = np.flatnonzero(ok)
         for q in out: q.rows, q.n_dropped = kept if q.rows is None else kept[q.rows], n - len(q.y)
     return out, facts
 
-# %% ../nbs/01_inputs.ipynb #c072
+# %% ../nbs/01_inputs.ipynb #c096
 @dataclass
 class Grouping:
     "One attribute: `codes[i]` is the position in `names` of sample i's group, −1 where it is unknown."
@@ -527,13 +590,14 @@ class Grouping:
     @property
     def n_unknown(self): return sum(self.unknown.values())
 
-# %% ../nbs/01_inputs.ipynb #c075
+# %% ../nbs/01_inputs.ipynb #c099
 MAX_NUMERIC_GROUPS = 20
 
 def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Grouping:
     "Codes and their distinct values as a `Grouping`: names as text, unknown words to −1, sorted unless `ordered`."
     texts = [_text(v).strip() for v in values]
-    if odd := [v for v, t in zip(values, texts) if not isinstance(v, str) and (" at 0x" in t or "\n" in t)]: raise InputError(f"{name!r} holds {shown(odd[0])}, which is no name of a group; give text or numbers")
+    if odd := [v for v, t in zip(values, texts) if not isinstance(v, str) and (" at 0x" in t or "\n" in t)]:
+        raise InputError(f"{name!r} holds {shown(odd[0])}, which is no name of a group; give text or numbers")
     lost = [i for i, t in enumerate(texts) if t.lower() in unknown_words or t == ""]
     complete = not (lost or ordered or codes.min(initial=0) < 0)                     # every value occurs and nothing is missing
     counts = np.ones(len(values), int) if complete else np.bincount(codes[codes >= 0], minlength=len(values))
@@ -542,13 +606,14 @@ def _finish(name, codes, values, unknown_words, notes, ordered=False) -> Groupin
     keep = [i for i in range(len(values)) if i not in set(lost) and counts[i]]
     by_text = {}
     for i in keep: by_text.setdefault(texts[i], []).append(i)
-    if merged := [t for t, i in by_text.items() if len(i) > 1]: notes.add(f"{name}: different spellings of {some(merged)} (spaces, number and text) were taken as one group")
+    if merged := [t for t, i in by_text.items() if len(i) > 1]:
+        notes.add(f"{name}: different spellings of {some(merged)} (spaces, number and text) were taken as one group")
     names = list(by_text) if ordered else sorted(by_text, key=(lambda t: (float(t), t)) if all(map(_floats, by_text)) else str)
     lut = np.full(len(values) + 1, -1, np.min_scalar_type(-len(names) - 2))          # the smallest integers that hold the codes
     for rank, t in enumerate(names): lut[by_text[t]] = rank
     return Grouping(name, lut[codes], names, unknown)
 
-# %% ../nbs/01_inputs.ipynb #c078
+# %% ../nbs/01_inputs.ipynb #c102
 def _num(x): return str(int(x)) if float(x).is_integer() and abs(x) < 1e15 else repr(float(x))
 
 def _short_cut(values, q):
@@ -560,14 +625,17 @@ def _short_cut(values, q):
 
 def cut_points(values:np.ndarray, spec, name:str, notes:Notes) -> np.ndarray:
     "The cut points that `spec` asks for: a list of them, or a number of quantile groups."
-    if isinstance(spec, (bool, str, bytes)): raise InputError(f"bins for {name!r}: {spec!r} is neither cut points such as [40, 60] nor a number of quantile groups")
+    if isinstance(spec, (bool, str, bytes)):
+        raise InputError(f"bins for {name!r}: {spec!r} is neither cut points such as [40, 60] nor a number of quantile groups")
     if isinstance(spec, (int, np.integer)):
         if spec < 2: raise InputError(f"bins for {name!r}: {spec} quantile groups; ask for at least 2, or give cut points")
         known = np.sort(values[~np.isnan(values)])
         cuts = np.array([_short_cut(known, q) for q in np.quantile(known, np.arange(1, spec) / spec)]) if len(known) else np.zeros(0)
     else:
         try: cuts = np.asarray([float(c) for c in np.atleast_1d(np.asarray(spec, dtype=object))])
-        except (TypeError, ValueError): raise InputError(f"bins for {name!r}: {spec!r} is neither cut points such as [40, 60] nor a number of quantile groups") from None
+        except (TypeError, ValueError):
+            raise InputError(f"bins for {name!r}: {spec!r} is neither cut points such as [40, 60] nor a number of "
+                             "quantile groups") from None
         if not len(cuts) or not np.isfinite(cuts).all(): raise InputError(f"bins for {name!r}: cut points {spec!r} must be finite numbers")
         if (np.diff(cuts) < 0).any(): notes.add(f"{name}: the cut points {some(cuts.tolist())} were sorted")
     out = np.unique(cuts)
@@ -576,12 +644,14 @@ def cut_points(values:np.ndarray, spec, name:str, notes:Notes) -> np.ndarray:
 
 def cut(values:np.ndarray, cuts:np.ndarray) -> tuple:
     "`(codes, names)` of the intervals between `cuts`; −1 where the value is NaN."
-    names = [f"<{_num(cuts[0])}", *(f"{_num(a)}-{_num(b)}" for a, b in zip(cuts, cuts[1:])), f">={_num(cuts[-1])}"] if len(cuts) else ["all"]
+    names = ["all"]
+    if len(cuts): names = [f"<{_num(cuts[0])}", *(f"{_num(a)}-{_num(b)}" for a, b in zip(cuts, cuts[1:])), f">={_num(cuts[-1])}"]
     return np.where(np.isnan(values), -1, np.searchsorted(cuts, values, side="right")), names
 
-# %% ../nbs/01_inputs.ipynb #c082
+# %% ../nbs/01_inputs.ipynb #c106
 def _finite(name, values):
-    if np.isinf(values).any(): raise InputError(f"{name!r} cannot be binned: it is infinite at row {some(np.flatnonzero(np.isinf(values)).tolist())}")
+    if np.isinf(values).any():
+        raise InputError(f"{name!r} cannot be binned: it is infinite at row {some(np.flatnonzero(np.isinf(values)).tolist())}")
     return values
 
 def _to_numbers(a, name, unknown_words):
@@ -605,9 +675,14 @@ def binned(name, a, spec, unknown_words, notes) -> Grouping:
     if not used.all(): notes.add(f"{name}: no sample falls into {some([n for n, u in zip(names, used) if not u])}")
     lut = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)
     missing = int(np.isnan(values).sum()) - sum(unknown.values())
-    return Grouping(name, lut[codes], [n for n, u in zip(names, used) if u], {**({"(missing)": missing} if missing else {}), **{k or "(empty)": v for k, v in unknown.items()}})
+    return Grouping(name, lut[codes], [n for n, u in zip(names, used) if u],
+                    {**({"(missing)": missing} if missing else {}), **{k or "(empty)": v for k, v in unknown.items()}})
 
-# %% ../nbs/01_inputs.ipynb #c086
+# %% ../nbs/01_inputs.ipynb #c110
+def _measured(values, unknown_words) -> bool:
+    "Whether all values are numbers, but for the words that mean unknown."
+    return all(v.strip().lower() in unknown_words if isinstance(v, str) else _floats(v) for v in values)
+
 def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), notes=None) -> Grouping:
     "One attribute as a `Grouping`; `spec` groups a numeric one (cut points or a number of quantiles)."
     notes = Notes() if notes is None else notes
@@ -620,12 +695,14 @@ def grouping(name:str, column, spec=None, unknown_words=frozenset({"unknown"}), 
         if a.ndim != 1: raise InputError(f"{name!r} has shape {a.shape}; give one group per sample, or a table with a column per attribute")
         if spec is not None: return binned(name, a, spec, unknown_words, notes)
         codes, values = distinct(a, repr(name))
-    if len(values) > MAX_NUMERIC_GROUPS and not any(isinstance(v, str) and v.strip().lower() not in unknown_words for v in values) and all(map(_floats, [v for v in values if not isinstance(v, str)])):
-        raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with bins={{{name!r}: [40, 60]}} (cut points) or bins={{{name!r}: 4}} (quantiles); codes of groups go in as text, .astype(str)")
-    if len(values) > 20 and len(values) > len(codes) / 2: raise InputError(f"{name!r} has {len(values):,} distinct values in {len(codes):,} rows: it identifies samples and is no group")
+    if len(values) > MAX_NUMERIC_GROUPS and _measured(values, unknown_words):
+        raise InputError(f"{name!r} looks continuous ({len(values):,} distinct values); group it with bins={{{name!r}: [40, 60]}} (cut "
+                         f"points) or bins={{{name!r}: 4}} (quantiles); codes of groups go in as text, .astype(str)")
+    if len(values) > 20 and len(values) > len(codes) / 2:
+        raise InputError(f"{name!r} has {len(values):,} distinct values in {len(codes):,} rows: it identifies samples and is no group")
     return _finish(name, codes, list(values), unknown_words, notes)
 
-# %% ../nbs/01_inputs.ipynb #c090
+# %% ../nbs/01_inputs.ipynb #c114
 def _quoted(names): return [f'"{n}"' if " & " in n else n for n in names]
 
 def _compress(key, known, size):
@@ -651,15 +728,18 @@ def intersect(parts:list) -> Grouping:
     codes = key if known.all() else np.where(known, key, -1)
     names = [" & ".join(t) for t in zip(*([_quoted(g.names)[c] for c in place] for g, place in zip(parts, places)))]
     n_unknown = int((~known).sum())
-    return Grouping(" & ".join(_quoted([g.name for g in parts])), codes, names, {"(unknown in one of them)": n_unknown} if n_unknown else {})
+    unknown = {"(unknown in one of them)": n_unknown} if n_unknown else {}
+    return Grouping(" & ".join(_quoted([g.name for g in parts])), codes, names, unknown)
 
-# %% ../nbs/01_inputs.ipynb #c094
+# %% ../nbs/01_inputs.ipynb #c118
 def _bins_for(bins, columns) -> dict:
     if bins is None: return {}
     if not isinstance(bins, Mapping):
-        if len(columns) > 1: raise InputError(f"bins={bins!r} does not say for which attribute; write bins={{{next(iter(columns))!r}: {bins!r}}}")
+        if len(columns) > 1:
+            raise InputError(f"bins={bins!r} does not say for which attribute; write bins={{{next(iter(columns))!r}: {bins!r}}}")
         return {next(iter(columns)): bins}
-    if stray := [k for k in bins if str(k) not in columns]: raise InputError(f"bins name {some(stray)}, which is no attribute (there are: {some(columns, 30)})")
+    if stray := [k for k in bins if str(k) not in columns]:
+        raise InputError(f"bins name {some(stray)}, which is no attribute (there are: {some(columns, 30)})")
     return {str(k): v for k, v in bins.items()}
 
 def _combinations(parts, intersectional) -> list:
@@ -667,14 +747,17 @@ def _combinations(parts, intersectional) -> list:
         if len(parts) < 2: raise InputError("intersectional=True needs at least two attributes")
         return [parts]
     by_name, out = {g.name: g for g in parts}, []
-    if intersectional and not np.iterable(intersectional): raise InputError(f"intersectional={intersectional!r} must be True, False or a list of tuples of attribute names")
+    if intersectional and not np.iterable(intersectional):
+        raise InputError(f"intersectional={intersectional!r} must be True, False or a list of tuples of attribute names")
     for names in intersectional or ():
-        if isinstance(names, str) or not np.iterable(names) or len(set(names)) < 2: raise InputError(f"intersectional: {names!r} is not a tuple of two or more attribute names")
-        if stray := [k for k in names if k not in by_name]: raise InputError(f"intersectional names {some(stray)}, which is no attribute (there are: {some(by_name, 30)})")
+        if isinstance(names, str) or not np.iterable(names) or len(set(names)) < 2:
+            raise InputError(f"intersectional: {names!r} is not a tuple of two or more attribute names")
+        if stray := [k for k in names if k not in by_name]:
+            raise InputError(f"intersectional names {some(stray)}, which is no attribute (there are: {some(by_name, 30)})")
         out.append([by_name[k] for k in names])
     return out
 
-# %% ../nbs/01_inputs.ipynb #c095
+# %% ../nbs/01_inputs.ipynb #c120
 def feature_columns(sensitive_features) -> dict:
     "Attribute name → column, for a Series, an array, a table (pandas, polars, Arrow) or a mapping."
     s = sensitive_features
@@ -685,7 +768,7 @@ def feature_columns(sensitive_features) -> dict:
     elif _is_lazy(s): raise InputError("sensitive_features is a lazy frame; call .collect() first")
     elif isinstance(s, pd.DataFrame) or hasattr(s, "column_names") or (hasattr(s, "columns") and hasattr(s, "__getitem__")):
         names = [str(c) for c in (s.columns if isinstance(s, pd.DataFrame) or not hasattr(s, "column_names") else s.column_names)]
-        if len(set(names)) < len(names): raise InputError(f"sensitive_features has two columns called {next(n for n in names if names.count(n) > 1)!r}; rename one")
+        if again := _twice(names): raise InputError(f"sensitive_features has two columns called {again!r}; rename one")
         out = {n: (s.iloc[:, i] if isinstance(s, pd.DataFrame) else s[n]) for i, n in enumerate(names)}
     elif getattr(s, "name", None) is not None and hasattr(s, "to_numpy"): out = {str(s.name): s}
     else:
@@ -694,21 +777,26 @@ def feature_columns(sensitive_features) -> dict:
     if not out: raise InputError("sensitive_features holds no attribute")
     return out
 
+# %% ../nbs/01_inputs.ipynb #c122
 def groupings(sensitive_features, n:int|None=None, *, bins=None, intersectional=False, unknown=("unknown",), notes=None) -> list:
     "Every attribute as a `Grouping`; `intersectional` adds the combination of all of them, or of the listed tuples of names."
     notes, columns = Notes() if notes is None else notes, feature_columns(sensitive_features)
-    words = frozenset(_text(u).strip().lower() for u in ([] if unknown is None else [unknown] if isinstance(unknown, str) or not np.iterable(unknown) else unknown))
+    said = [] if unknown is None else [unknown] if isinstance(unknown, str) or not np.iterable(unknown) else unknown
+    words = frozenset(_text(u).strip().lower() for u in said)
     spec = _bins_for(bins, columns)
     out = [grouping(k, v, spec.get(k), words, notes) for k, v in columns.items()]
     for g in out:
-        if n is not None and len(g.codes) != n: raise InputError(f"{g.name!r} has {plural(len(g.codes), 'value')} for {plural(n, 'sample')}")
-        if g.unknown: notes.add(f"{g.name}: {plural(g.n_unknown, 'sample')} of unknown group ({', '.join(f'{k}: {v:,}' for k, v in g.unknown.items())}) left out of its comparisons")
+        if n is not None and len(g.codes) != n:
+            raise InputError(f"{g.name!r} has {plural(len(g.codes), 'value')} for {plural(n, 'sample')}")
+        if g.unknown:
+            which = ", ".join(f"{k}: {v:,}" for k, v in g.unknown.items())
+            notes.add(f"{g.name}: {plural(g.n_unknown, 'sample')} of unknown group ({which}) left out of its comparisons")
     out += [intersect(parts) for parts in _combinations(out, intersectional)]
-    names = [g.name for g in out]
-    if len(set(names)) < len(names): raise InputError(f"two attributes are called {next(n for n in names if names.count(n) > 1)!r}; rename one, or ask for each intersection once")
+    if again := _twice([g.name for g in out]):
+        raise InputError(f"two attributes are called {again!r}; rename one, or ask for each intersection once")
     return out
 
-# %% ../nbs/01_inputs.ipynb #c099
+# %% ../nbs/01_inputs.ipynb #c126
 def weights_of(sample_weight, n:int) -> np.ndarray|None:
     "`sample_weight` as a float64 array of `n` non-negative numbers, or `None`."
     if sample_weight is None: return None
@@ -719,11 +807,12 @@ def weights_of(sample_weight, n:int) -> np.ndarray|None:
     if not 1e-100 < w.max() < 1e100: raise InputError(f"the largest sample_weight is {w.max():.3g}; rescale the weights to about 1")
     return w
 
-# %% ../nbs/01_inputs.ipynb #c102
+# %% ../nbs/01_inputs.ipynb #c129
 def with_weight(q:Question, w, notes:Notes|None=None) -> Question:
     "The question without its samples of weight zero, which is said."
     if w is None or (keep := q.take(w) > 0).all(): return q
     if not keep.any(): raise InputError("every sample with a label has weight zero; there is nothing to evaluate")
-    if notes is not None: notes.add(f"sample_weight: {plural(int((~keep).sum()), 'sample')} of weight zero left out" + (f" of {q.name}" if q.name else ""))
+    if notes is not None:
+        notes.add(f"sample_weight: {plural(int((~keep).sum()), 'sample')} of weight zero left out" + (f" of {q.name}" if q.name else ""))
     rows = np.flatnonzero(keep) if q.rows is None else q.rows[keep]
     return Question(q.name, q.y[keep], q.rank[keep], q.kind, q.positive, rows, q.n_dropped + int((~keep).sum()))

@@ -230,7 +230,7 @@ def _squeezed(mask):
 
 def _turned(array, order, flips): return array.transpose(order)[tuple(slice(None, None, -1 if flip else 1) for flip in flips)]
 
-# %% ../nbs/03_masks.ipynb #c049
+# %% ../nbs/03_masks.ipynb #c050
 def on_one_grid(pred:Mask, true:Mask, resample:bool=False):
     "`(pred array, true array, spacing, what was done)` on the grid of `true`: by the affines when both know theirs, else index by index."
     done = "one affine" if (pred.affine is None) != (true.affine is None) else None
@@ -250,7 +250,7 @@ def on_one_grid(pred:Mask, true:Mask, resample:bool=False):
         raise InputError(f"has the shape {a}, its true mask {b}{hint}")
     return pred.array, true.array, true.spacing or pred.spacing, done
 
-# %% ../nbs/03_masks.ipynb #c053
+# %% ../nbs/03_masks.ipynb #c054
 def as_labels(a, mask_threshold:float=0.5):
     "`(bool or integer array, number of clipped values)`: the one rule for both masks."
     kind = a.dtype.kind
@@ -269,7 +269,7 @@ def as_labels(a, mask_threshold:float=0.5):
     raise InputError(f"holds values from {low:.4g} to {high:.4g} that are neither whole-number labels nor probabilities in [0, 1]"
                      + ("; logits need a sigmoid, or an argmax over the classes, first" if low < 0 else ""))
 
-# %% ../nbs/03_masks.ipynb #c057
+# %% ../nbs/03_masks.ipynb #c058
 MOST_LABELS = 64     # more different values are an image, until labels= says otherwise
 
 def any_nonzero(a) -> bool:
@@ -287,7 +287,7 @@ def any_nonzero(a) -> bool:
 
 def _values(a): return sorted(int(v) for v in pd.unique(np.ravel(a)))
 
-# %% ../nbs/03_masks.ipynb #c060
+# %% ../nbs/03_masks.ipynb #c061
 def _whole(x): return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool) and abs(x) < 2**53 and x == int(x)
 
 def structures(labels=None) -> list:
@@ -305,7 +305,7 @@ def structures(labels=None) -> list:
         raise InputError(f"labels= names {'no structure' if not rows else f'a structure twice: {some(names)}'}")
     return rows
 
-# %% ../nbs/03_masks.ipynb #c064
+# %% ../nbs/03_masks.ipynb #c065
 def _flat(a, b):
     if a.flags.c_contiguous and b.flags.c_contiguous: return a.reshape(-1), b.reshape(-1)
     if a.flags.f_contiguous and b.flags.f_contiguous: return a.reshape(-1, order="F"), b.reshape(-1, order="F")
@@ -343,7 +343,7 @@ def overlap(pred, true):
     *counts, _ = _walk(*_flat(pred != 0, true != 0))
     return (*counts, several)
 
-# %% ../nbs/03_masks.ipynb #c068
+# %% ../nbs/03_masks.ipynb #c069
 def surface(mask):
     "The pixels of a boolean mask that touch its outside across a face (an edge in 2D)."
     inner = mask.copy()
@@ -362,7 +362,7 @@ def _crop(mask):
         mask = mask[(slice(None),)*axis + (box[-1],)]
     return tuple(box)
 
-# %% ../nbs/03_masks.ipynb #c070
+# %% ../nbs/03_masks.ipynb #c071
 def surface_distances(pred, true, spacing=None):
     """`(from pred to true, from true to pred)`: for each surface pixel of a boolean mask, the distance to the other's surface, in the unit
     of `spacing` (pixels without it). Both masks must have foreground."""
@@ -378,7 +378,7 @@ def surface_distances(pred, true, spacing=None):
         return d
     return to(p, t), to(t, p)
 
-# %% ../nbs/03_masks.ipynb #c076
+# %% ../nbs/03_masks.ipynb #c077
 @dataclass(frozen=True)
 class MaskMetric:
     "A per-sample metric: `overlap(both, pred, true, empty_score)` on arrays of counts, or `surface(there, back, tolerance)`."
@@ -402,7 +402,7 @@ MASK_METRICS = Registry("segmentation metric", [
                aliases=("surface_dice",)),
 ])
 
-# %% ../nbs/03_masks.ipynb #c080
+# %% ../nbs/03_masks.ipynb #c081
 class _Rules(NamedTuple):
     structures: list
     threshold: float = 0.5
@@ -435,7 +435,7 @@ def _void(pred, true, ignore):
         raise InputError(f"holds only 0 and {ignore}, which ignore_label={ignore} declares void; store its foreground as 1")
     return pred, true, keep, extra
 
-# %% ../nbs/03_masks.ipynb #c084
+# %% ../nbs/03_masks.ipynb #c085
 def _spacing(given, i, axes, header):
     "The spacing of sample `i`; `axes` is the shape before axes of length one were dropped."
     if given is None: return header
@@ -454,7 +454,7 @@ def _spacing_argument(spacing):
         raise InputError(f"spacing={spacing!r} must be positive numbers, in mm")
     return s
 
-# %% ../nbs/03_masks.ipynb #c087
+# %% ../nbs/03_masks.ipynb #c088
 def _measure(pred, true, rules, k, spacing):
     "The surface metrics of structure `k` for two boolean masks."
     empty = (not pred.any()) + (not true.any())
@@ -488,7 +488,7 @@ def _count(pred, true, rules, values, keep, facts):
     if keep is not None: p, t = p & keep, t & keep
     return overlap(p, t)[:3], (p, t)
 
-# %% ../nbs/03_masks.ipynb #c089
+# %% ../nbs/03_masks.ipynb #c090
 def _named(side, name, item): return f"{side} mask {name!r}" + (f" ({item})" if _is_path(item) else "")
 
 def score_pair(i, name, pred_item, true_item, rules):
@@ -516,7 +516,7 @@ def score_pair(i, name, pred_item, true_item, rules):
         raise InputError(f"{_named(side, name, true_item if side == 'true' else pred_item)} {e}") from None
     return rows, spacing, facts
 
-# %% ../nbs/03_masks.ipynb #c093
+# %% ../nbs/03_masks.ipynb #c094
 _TELL = {    # kind of fact -> (what is counted, the rest of the sentence; v: the facts of this kind)
     "several": ("mask", lambda v: " with several labels: any non-zero value counts as foreground; labels= chooses one"),
     "one-hot": ("true mask", lambda v: " with exactly one foreground pixel along an axis everywhere: if that axis is classes, background "
@@ -533,7 +533,7 @@ def _tell(facts, notes):
     for kind, (noun, rest) in _TELL.items():
         if v := [v for k, v in facts if k == kind and v]: notes.add(plural(len(v), noun) + rest(v))
 
-# %% ../nbs/03_masks.ipynb #c096
+# %% ../nbs/03_masks.ipynb #c097
 def _check_labels(rules, rows, facts, pairs, notes):
     "`rows`: (sample, structure, counts). Every requested label must occur somewhere."
     pred, true = rows[..., 1].sum(0), rows[..., 2].sum(0)
@@ -553,7 +553,7 @@ def _no_such_label(lost, rules, pairs, notes):
     if have: raise InputError(f"{text}; the masks hold {some(have, 20)}")
     notes.add(f"{text}: they are all empty")
 
-# %% ../nbs/03_masks.ipynb #c099
+# %% ../nbs/03_masks.ipynb #c100
 def _pairs(pred_masks, true_masks, n):
     "`[(position, name, predicted, true)]`, one per sample."
     if n is None: n = next((len(m) for m in (true_masks, pred_masks) if not _is_path(m) and getattr(m, "ndim", 0) >= 3), None)
@@ -568,7 +568,7 @@ def _pairs(pred_masks, true_masks, n):
     ids = t_ids or p_ids or range(len(true))
     return [(i, k, p, t) for i, (k, p, t) in enumerate(zip(ids, pred, true))]
 
-# %% ../nbs/03_masks.ipynb #c102
+# %% ../nbs/03_masks.ipynb #c103
 def _tolerances(given, structs, notes):
     "One tolerance per structure, for nsd."
     if given is None:
@@ -595,7 +595,7 @@ def _rules(labels, metrics, mask_threshold, ignore_label, empty_score, spacing, 
     ignore = None if ignore_label is None else int(ignore_label)
     return _Rules(structs, float(mask_threshold), ignore, surfaces, _spacing_argument(spacing), tolerances, bool(resample))
 
-# %% ../nbs/03_masks.ipynb #c106
+# %% ../nbs/03_masks.ipynb #c107
 def _unit(spacings, surfaces, notes):
     "(factor from pixels to volume per sample, distance unit, volume unit): mm only if every sample's spacing is known."
     known = [s is not None for s in spacings]
@@ -630,7 +630,7 @@ def _frame(values, spacings, names, rules, metrics, empty_score, notes, labelled
     frame.attrs = {"distance_unit": mm, "volume_unit": mm3}
     return frame if labelled else frame.drop(columns="label")
 
-# %% ../nbs/03_masks.ipynb #c109
+# %% ../nbs/03_masks.ipynb #c110
 def mask_scores(
     pred_masks,                       # one predicted mask per sample: arrays, tensors or paths (see `list_masks`)
     true_masks,                       # the true masks, in the same order, or with the same keys
@@ -674,7 +674,7 @@ def _parallel(pairs, rules, n_jobs):
     joblib = require("joblib", why="n_jobs")
     return joblib.Parallel(n_jobs=n_jobs, prefer="threads")(joblib.delayed(score_pair)(*pair, rules) for pair in pairs)
 
-# %% ../nbs/03_masks.ipynb #c120
+# %% ../nbs/03_masks.ipynb #c121
 def dice_values(dice, notes:Notes|None=None) -> np.ndarray:
     "Dice per sample as floats in [0, 1]; NaN where it is missing."
     notes, a = Notes() if notes is None else notes, as_array(dice, "dice")
@@ -691,7 +691,7 @@ def dice_values(dice, notes:Notes|None=None) -> np.ndarray:
         notes.add(f"dice: {plural(len(lost), 'sample')} without a value left out (row {some(lost.tolist())})")
     return np.clip(a, 0, 1)
 
-# %% ../nbs/03_masks.ipynb #c124
+# %% ../nbs/03_masks.ipynb #c125
 def group_table(values, group:Grouping) -> pd.DataFrame:
     "Per group: `n` values, `mean`, `std` (over samples, ddof=1), `median`, `q25`, `q75`, how many are `missing`, why it is `skipped`."
     order = np.argsort(group.codes, kind="stable")
@@ -705,7 +705,7 @@ def group_table(values, group:Grouping) -> pd.DataFrame:
     columns = ["n", "mean", "std", "median", "q25", "q75", "missing", "skipped"]
     return pd.DataFrame(rows, columns=columns, index=pd.Index(group.names, name="group")).astype({"skipped": object})
 
-# %% ../nbs/03_masks.ipynb #c127
+# %% ../nbs/03_masks.ipynb #c128
 def dice_summary(values, group:Grouping, notes:Notes|None=None):
     "`(summary, by_group)`: the published numbers of one attribute from Dice per sample (NaN = missing), and its `group_table`."
     notes, by_group = Notes() if notes is None else notes, group_table(values, group)
@@ -722,7 +722,7 @@ def dice_summary(values, group:Grouping, notes:Notes|None=None):
         else: notes.add(f"{group.name}: skewness_dice is undefined, the best group makes no error (its mean Dice is 1)")
     return {k: v if isinstance(v, int) else float(v) for k, v in s.items()}, by_group.rename(columns={"mean": "mean_dice"})
 
-# %% ../nbs/03_masks.ipynb #c133
+# %% ../nbs/03_masks.ipynb #c134
 def _dice_of_masks(masks, n, notes):
     settings = {("labels" if k == "label" else k): v for k, v in masks.items()}
     if absent := [k for k in ("pred_masks", "true_masks") if settings.get(k) is None]:
@@ -742,7 +742,7 @@ def _summary(dice, sensitive_features, bins, masks):
     groups = groupings(paired["sensitive_features"], len(values), bins=bins, notes=notes)
     return dice_summary(values, groups[0] if len(groups) == 1 else intersect(groups), notes)
 
-# %% ../nbs/03_masks.ipynb #c134
+# %% ../nbs/03_masks.ipynb #c137
 def dice_gap(
     dice=None,            # Dice per sample, in [0, 1] (n,)
     *, sensitive_features,  # the group of each sample (n,), or a table of attributes, whose combinations are then the groups
@@ -752,23 +752,23 @@ def dice_gap(
     "Largest minus smallest group mean Dice (`delta_dice` of FairMedFM): 0 is fair, at most 1; NaN with fewer than two groups."
     return _summary(dice, sensitive_features, bins, masks)[0]["delta_dice"]
 
-# %% ../nbs/03_masks.ipynb #c136
+# %% ../nbs/03_masks.ipynb #c139
 def worst_group_dice(dice=None, *, sensitive_features, bins=None, **masks) -> float:
     "The lowest group mean Dice (`min_dice` of FairMedFM), in [0, 1]: higher is better. Arguments as in `dice_gap`."
     return _summary(dice, sensitive_features, bins, masks)[0]["min_dice"]
 
-# %% ../nbs/03_masks.ipynb #c138
+# %% ../nbs/03_masks.ipynb #c141
 def dice_std(dice=None, *, sensitive_features, bins=None, **masks) -> float:
     "Population standard deviation of the group mean Dice (`std_dice` of FairMedFM): 0 is fair. Arguments as in `dice_gap`."
     return _summary(dice, sensitive_features, bins, masks)[0]["std_dice"]
 
-# %% ../nbs/03_masks.ipynb #c140
+# %% ../nbs/03_masks.ipynb #c143
 def dice_skewness(dice=None, *, sensitive_features, bins=None, **masks) -> float:
     """(1 − worst group Dice)/(1 − best group Dice) (`skewness_dice` of FairMedFM): 1 is fair, no upper bound; NaN when the best group
     makes no error. Arguments as in `dice_gap`."""
     return _summary(dice, sensitive_features, bins, masks)[0]["skewness_dice"]
 
-# %% ../nbs/03_masks.ipynb #c143
+# %% ../nbs/03_masks.ipynb #c146
 @dataclass(frozen=True)
 class EquityScale:
     "A published equity-scaled Dice: the `form` of `equity_scaled` in the chapter on metrics, and where it stands."
@@ -785,7 +785,7 @@ EQUITY_SCALED_DICE = Registry("variant of equity-scaled Dice", [
     EquityScale("fairseg-std", "std_sample", "I/(1 + sample std)", "FairSeg, first preprint, arXiv 2311.02189v1"),
 ])
 
-# %% ../nbs/03_masks.ipynb #c146
+# %% ../nbs/03_masks.ipynb #c149
 def equity_scaled_dice(dice=None, *, sensitive_features, bins=None, variant:str="fairmedfm", **masks) -> float:
     """Mean Dice divided by one plus a penalty for unequal groups (by default `es_dice` of FairMedFM; `EQUITY_SCALED_DICE` lists the
     variants): higher is better. The `fairseg` penalty grows with the number of groups. Arguments as in `dice_gap`."""

@@ -65,9 +65,8 @@ class Dense:
 
 # %% ../nbs/02_metrics.ipynb #c011
 def order_keys(s:np.ndarray, bits:int, step:float=np.inf) -> tuple:
-    """`(keymap, first, keys)`: a `Line` or `Dense`, where each distinct score begins in sorted order (`None`: all are distinct), and each sample's key.
-
-    Scores that are read back from keys must be right to `step`."""
+    """`(keymap, first, keys)`: a `Line` or `Dense` (scores that are read back from it must be right to `step`), where each distinct score
+    begins in sorted order (`None`: all are distinct), and each sample's key."""
     ordered = np.sort(s)
     new = ordered[1:] != ordered[:-1]
     first = None if new.all() else np.flatnonzero(np.append(True, new))
@@ -86,7 +85,8 @@ class Ranking:
     def __init__(self, q:Question, max_groups:int=1023, sample_weight=None):
         self.q, self.w, self.n = q, sample_weight, len(q.y)
         self.bits = 63 - int(max_groups).bit_length()
-        with np.errstate(over="ignore"): self.keymap, self.first, self.base = order_keys(q.rank, self.bits, 1e-12 if q.kind == "logit" else np.inf)
+        with np.errstate(over="ignore"):
+            self.keymap, self.first, self.base = order_keys(q.rank, self.bits, 1e-12 if q.kind == "logit" else np.inf)
         self.base <<= np.uint64(1)
         self.base |= q.y
         self.link = sigmoid if q.kind == "logit" else np.asarray                # no lambda: processes must be able to send it
@@ -126,7 +126,7 @@ class Groups:
         self.neg, self.pos = self.neg0 * self.unit, self.pos0 * self.unit
         self.n = self.neg + self.pos
     def _weigh(self, w):
-        "Running sums of the weights, in units (powers of two) that make every group's total about 1: a light group must not drown in a heavy one's rounding."
+        "Running sums, each group's in a unit that makes its total about 1: a light group must not drown in a heavy one's rounding."
         group = np.repeat(np.arange(self.k), self.count)
         self.unit = 2.0 ** np.frexp(np.bincount(group, weights=w, minlength=self.k))[1]
         self.w = w / self.unit[group]
@@ -220,7 +220,7 @@ Groups.ends, Groups.bin_sums = _ends, _bin_sums
 
 # %% ../nbs/02_metrics.ipynb #c037
 def _curve(r:Ranking, g:Groups) -> tuple:
-    "`(t, tp, called)` for every distinct decision score of the single group `g`: how many samples stand at or above it, and how many of them are positive."
+    "`(t, tp, called)`: every distinct decision score of the single group `g`, the positives and the samples that stand at or above it."
     whole = g.w is None and len(g.key) == r.n
     at = r.first if whole else np.searchsorted(g.key, r.keymap.keys(r.keymap.values) << np.uint64(1))
     before = np.zeros(len(g.key) + 1, np.int32) if g.w is None else g._sums[1]
@@ -251,7 +251,8 @@ def _nearly_best_f1(tp, called, pos, slack):
     "Positions whose F1 is within `slack` of the largest."
     best = [_half_f1(tp[b], called[b], pos).max() for b in _blocks(len(tp))]
     top = max(best) - slack
-    return np.concatenate([b.start + np.flatnonzero(_half_f1(tp[b], called[b], pos) >= top) for b, m in zip(_blocks(len(tp)), best) if m >= top])
+    return np.concatenate([b.start + np.flatnonzero(_half_f1(tp[b], called[b], pos) >= top)
+                           for b, m in zip(_blocks(len(tp)), best) if m >= top])
 
 def _best_f1(t, tp, called, pos, neg):
     near = _nearly_best_f1(tp, called, pos, 1e-8)                     # the published formula differs from F1 by less than that
@@ -274,7 +275,7 @@ def _at_sensitivity(target):
 THRESHOLD_RULES = {"best_f1": _best_f1, "max_f1": _max_f1, "youden": _youden}
 TARGETS = {"specificity": _at_specificity, "sensitivity": _at_sensitivity, "tnr": _at_specificity, "tpr": _at_sensitivity}
 
-# %% ../nbs/02_metrics.ipynb #c041
+# %% ../nbs/02_metrics.ipynb #c042
 def read_threshold(threshold) -> tuple:
     "`(name, rule or number)` of a number, a rule's name, or a target such as `'specificity=0.8'` or `{'specificity': 0.8}`."
     if isinstance(threshold, dict) and len(threshold) == 1: threshold = "{}={}".format(*next(iter(threshold.items())))
@@ -293,7 +294,8 @@ def _number(x, shown):
     try: value = float(x)
     except (TypeError, ValueError, OverflowError): value = np.nan
     if np.isfinite(value) and not isinstance(x, bool): return value
-    raise InputError(f"{str(shown)[:60]!r} is not a number; a threshold is a number, one of {', '.join(THRESHOLD_RULES)}, or a target such as 'specificity=0.8'")
+    raise InputError(f"{str(shown)[:60]!r} is not a number; a threshold is a number, one of {', '.join(THRESHOLD_RULES)}, or a target "
+                     "such as 'specificity=0.8'")
 
 def find_threshold(r:Ranking, g:Groups, rule) -> float:
     "The threshold that `rule` picks on all samples of the single group `g`; NaN when a label is missing."
@@ -301,7 +303,7 @@ def find_threshold(r:Ranking, g:Groups, rule) -> float:
     if not (g.pos[0] > 0 and g.neg[0] > 0): return np.nan
     return rule(*g.curve, g.pos0[0], g.neg0[0])
 
-# %% ../nbs/02_metrics.ipynb #c049
+# %% ../nbs/02_metrics.ipynb #c050
 @dataclass(frozen=True)
 class Metric:
     "One metric: `compute(groups, t)` returns a value per group; `needs` names the counts that must not be zero."
@@ -322,7 +324,11 @@ def _rate(top, bottom):
         return _ratio(total(c, top), total(c, bottom))
     return compute
 
-# %% ../nbs/02_metrics.ipynb #c052
+def _f1(g, t):
+    c = g.confusion(t)
+    return np.where(g.pos > 0, _ratio(2 * c.tp, 2 * c.tp + c.fp + c.fn), np.nan)
+
+# %% ../nbs/02_metrics.ipynb #c053
 def _group_mean(g:Groups, values):
     "Weighted mean of a per-sample array in each group."
     total = np.zeros(g.k + 1)                                      # the last place is for samples of unknown group, code −1
@@ -336,7 +342,7 @@ def _bce(g, t): return _group_mean(g, g.r.log_loss)
 
 def _brier(g, t): return np.full(g.k, np.nan) if g.r.q.prob is None else _group_mean(g, (g.r.q.prob - g.r.q.y) ** 2)
 
-# %% ../nbs/02_metrics.ipynb #c056
+# %% ../nbs/02_metrics.ipynb #c057
 def _expected_error(g, edges):
     n, pos, total = g.bin_sums(edges)
     return _ratio(np.abs(total - pos).sum(1), g.n)
@@ -355,7 +361,8 @@ def _ece01(g, t, bins:int=10):
 def _ce_debiased(g, t, bins:int=10):
     if g.r.q.kind == "rank": return np.full(g.k, np.nan)
     last = np.maximum(g.edges[:-1, None], g.edges[:-1, None] + np.ceil(g.count[:, None] * np.arange(1, bins) / bins).astype(np.int64) - 1)
-    inner = g.r.decisions[g.r.keymap.place(_score_part(g.r, g.key[np.minimum(last, len(g.key) - 1)]))] if len(g.key) else np.zeros((g.k, bins - 1))
+    inner = np.zeros((g.k, bins - 1))
+    if len(g.key): inner = g.r.decisions[g.r.keymap.place(_score_part(g.r, g.key[np.minimum(last, len(g.key) - 1)]))]
     n, pos, total = g.bin_sums(np.concatenate([inner[:, :1], inner, inner[:, -1:]], axis=1))
     few = ((n > 0) & (n < 2)).any(1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -363,7 +370,7 @@ def _ce_debiased(g, t, bins:int=10):
         error = np.where(n > 1, n * ((p - y) ** 2 - y * (1 - y) / (n - 1)), 0.0).sum(1) / g.n
     return np.where(few | (g.n == 0), np.nan, np.sqrt(np.maximum(error, 0)))
 
-# %% ../nbs/02_metrics.ipynb #c060
+# %% ../nbs/02_metrics.ipynb #c061
 def _average_precision(g, t):
     level = np.flatnonzero(np.append(True, (g.key[1:] ^ g.key[:-1]) > 1)) if len(g.key) else np.zeros(0, int)
     ends = np.append(level[1:], len(g.key))
@@ -373,8 +380,8 @@ def _average_precision(g, t):
     here = g._positive(ends) - g._positive(level)
     return _ratio(np.bincount(group, weights=np.where(here > 0, here * _ratio(above_p, above_n), 0.0), minlength=g.k), g.pos0)
 
-# %% ../nbs/02_metrics.ipynb #c064
-def _own_point(target:float, rule, value):
+# %% ../nbs/02_metrics.ipynb #c065
+def _own_point(rule):
     def compute(g, t):
         out = np.full(g.k, np.nan)
         for i in np.flatnonzero((g.pos > 0) & (g.neg > 0)):
@@ -386,11 +393,11 @@ def _own_point(target:float, rule, value):
         return out
     return compute
 
-def _tpr_at(target): return _own_point(target, lambda tpr, tnr: tpr[tnr >= target - 1e-12].max(initial=0.0), "tpr")
+def _tpr_at(target): return _own_point(lambda tpr, tnr: tpr[tnr >= target - 1e-12].max(initial=0.0))
 
-def _tnr_at(target): return _own_point(target, lambda tpr, tnr: tnr[tpr >= target - 1e-12].max(initial=0.0), "tnr")
+def _tnr_at(target): return _own_point(lambda tpr, tnr: tnr[tpr >= target - 1e-12].max(initial=0.0))
 
-# %% ../nbs/02_metrics.ipynb #c069
+# %% ../nbs/02_metrics.ipynb #c070
 def _separated(x, y, codes, k):
     "Whether a threshold on `x` separates the labels of a group, but for samples that stand on it: the slope is then infinite."
     ends = np.full((2, 2, k), np.inf)                                         # lowest x, and minus the highest, of negatives and positives
@@ -400,6 +407,7 @@ def _separated(x, y, codes, k):
     (low0, high0), (low1, high1) = ends
     return (-high0 <= low1) | (-high1 <= low0)
 
+# %% ../nbs/02_metrics.ipynb #c072
 def _recalibration(g, slope:bool, steps:int=50):
     "The slope of y on logit(p), or the intercept when the slope is fixed at 1; NaN where scores are 0 or 1, or labels separate."
     p = g.r.q.prob
@@ -429,36 +437,46 @@ def _recalibration(g, slope:bool, steps:int=50):
         done = (np.maximum(np.abs(da), np.abs(db)) <= 1e-6) & (haa > 1e-9 * g.n)        # without curvature there is no maximum to find
     return np.where(undefined | ~done, np.nan, b if slope else a)
 
-# %% ../nbs/02_metrics.ipynb #c074
+# %% ../nbs/02_metrics.ipynb #c077
 METRICS = Registry("metric", [
-    Metric("auc", "area under the ROC curve", lambda g, t: g.auc(), "higher", ("pos", "neg"), source="Hanley & McNeil 1982", aliases=("roc_auc", "auroc")),
+    Metric("auc", "area under the ROC curve", lambda g, t: g.auc(), "higher", ("pos", "neg"), source="Hanley & McNeil 1982",
+           aliases=("roc_auc", "auroc")),
     Metric("acc", "accuracy", _rate("tp tn", "tp tn fp fn"), "higher", at_threshold=True, aliases=("accuracy",)),
     Metric("bce", "binary cross-entropy, logarithms clamped at −100", _bce, "lower", source="FairMedFM 2024", aliases=("log_loss",)),
     Metric("ece", "expected calibration error, 10 equal bins over the observed scores", _ece, "lower", source="FairMedFM 2024"),
-    Metric("tpr", "sensitivity: share of positives found", _rate("tp", "tp fn"), "higher", ("pos",), True, aliases=("sensitivity", "recall")),
+    Metric("tpr", "sensitivity: share of positives found", _rate("tp", "tp fn"), "higher", ("pos",), True,
+           aliases=("sensitivity", "recall")),
     Metric("tnr", "specificity: share of negatives left alone", _rate("tn", "tn fp"), "higher", ("neg",), True, aliases=("specificity",)),
     Metric("ap", "average precision", _average_precision, "higher", ("pos",), aliases=("average_precision", "auprc")),
     Metric("brier", "mean squared error of the probability", _brier, "lower", source="Brier 1950"),
-    Metric("ppv", "positive predictive value: share of positive calls that are right", _rate("tp", "tp fp"), "higher", (), True, aliases=("precision",)),
+    Metric("ppv", "positive predictive value: share of positive calls that are right", _rate("tp", "tp fp"), "higher", (), True,
+           aliases=("precision",)),
     Metric("npv", "negative predictive value", _rate("tn", "tn fn"), "higher", (), True),
-    Metric("f1", "F1 score", lambda g, t: (lambda c: np.where(g.pos > 0, _ratio(2 * c.tp, 2 * c.tp + c.fp + c.fn), np.nan))(g.confusion(t)), "higher", ("pos",), True),
+    Metric("f1", "F1 score", _f1, "higher", ("pos",), True),
     Metric("fpr", "false positive rate", _rate("fp", "tn fp"), "lower", ("neg",), True),
     Metric("fnr", "false negative rate", _rate("fn", "tp fn"), "lower", ("pos",), True),
     Metric("selection_rate", "share called positive", _rate("tp fp", "tp tn fp fn"), "equal", (), True),
     Metric("prevalence", "share of positives", lambda g, t: _ratio(g.pos, g.n), "equal"),
-    Metric("underdiagnosis", "share of the diseased called healthy, when the positive class is the disease", _rate("fn", "tp fn"), "lower", ("pos",), True, "Seyyed-Kalantari et al. 2021"),
-    Metric("underdiagnosis_no_finding", "share of the diseased called healthy, when the positive class is 'no finding'", _rate("fp", "tn fp"), "lower", ("neg",), True, "Seyyed-Kalantari et al. 2021"),
-    Metric("tpr_at_tnr80", "sensitivity at the group's own 80 % specificity", _tpr_at(0.8), "higher", ("pos", "neg"), source="MEDFAIR 2023"),
+    Metric("underdiagnosis", "share of the diseased called healthy, when the positive class is the disease", _rate("fn", "tp fn"), "lower",
+           ("pos",), True, "Seyyed-Kalantari et al. 2021"),
+    Metric("underdiagnosis_no_finding", "share of the diseased called healthy, when the positive class is 'no finding'",
+           _rate("fp", "tn fp"), "lower", ("neg",), True, "Seyyed-Kalantari et al. 2021"),
+    Metric("tpr_at_tnr80", "sensitivity at the group's own 80 % specificity", _tpr_at(0.8), "higher", ("pos", "neg"),
+           source="MEDFAIR 2023"),
     Metric("tpr_at_tnr90", "sensitivity at the group's own 90 % specificity", _tpr_at(0.9), "higher", ("pos", "neg")),
     Metric("tnr_at_tpr80", "specificity at the group's own 80 % sensitivity", _tnr_at(0.8), "higher", ("pos", "neg")),
     Metric("tnr_at_tpr90", "specificity at the group's own 90 % sensitivity", _tnr_at(0.9), "higher", ("pos", "neg")),
     Metric("ece01", "expected calibration error, 10 equal bins on [0, 1]", _ece01, "lower", source="Guo et al. 2017"),
-    Metric("ce_debiased", "root mean squared calibration error, 10 equal-mass bins, noise taken off", _ce_debiased, "lower", source="Bröcker 2012; Kumar et al. 2019"),
-    Metric("cal_slope", "calibration slope", lambda g, t: _recalibration(g, True), "1", ("pos", "neg"), source="Cox 1958", aliases=("calibration_slope",)),
-    Metric("cal_intercept", "calibration intercept with the slope fixed at 1", lambda g, t: _recalibration(g, False), "0", ("pos", "neg"), source="Cox 1958", aliases=("calibration_intercept",)),
+    Metric("ce_debiased", "root mean squared calibration error, 10 equal-mass bins, noise taken off", _ce_debiased, "lower",
+           source="Bröcker 2012; Kumar et al. 2019"),
+    Metric("cal_slope", "calibration slope", lambda g, t: _recalibration(g, True), "1", ("pos", "neg"), source="Cox 1958",
+           aliases=("calibration_slope",)),
+    Metric("cal_intercept", "calibration intercept with the slope fixed at 1", lambda g, t: _recalibration(g, False), "0", ("pos", "neg"),
+           source="Cox 1958", aliases=("calibration_intercept",)),
 ])
 PUBLISHED = ("auc", "acc", "bce", "ece", "tpr", "tnr")        # computed in every report
 
+# %% ../nbs/02_metrics.ipynb #c079
 def metric_parts(metric:str) -> tuple:
     "`(metric row, target or None)`: any metric by name or alias; `tpr_at_tnr=0.85` and `tnr_at_tpr=0.85` take any target."
     name, eq, value = str(metric).partition("=")
@@ -470,12 +488,14 @@ def metric_parts(metric:str) -> tuple:
     make, what, fixed = kinds[name]
     return Metric(f"{name}={target:g}", f"{what} at the group's own {fixed} of {target:g}", make(target), "higher", ("pos", "neg"))
 
-# %% ../nbs/02_metrics.ipynb #c078
+# %% ../nbs/02_metrics.ipynb #c083
 class Comparison:
     "One binary question asked of the groups of one attribute (of everyone, without one); `notes` collects what must be said aloud."
     def __init__(self, q:Question, grouping:Grouping|None, threshold="best_f1", ranking:Ranking|None=None, sample_weight=None, notes=None):
         if ranking is None: q = with_weight(q, sample_weight, notes)
-        self.q, self.grouping = q, Grouping("everyone", np.zeros(len(q.y), np.int32), ["everyone"]) if grouping is None else grouping.take(q.rows)
+        self.q = q
+        if grouping is None: self.grouping = Grouping("everyone", np.zeros(len(q.y), np.int32), ["everyone"])
+        else: self.grouping = grouping.take(q.rows)
         self.names, self.notes = self.grouping.names, Notes() if notes is None else notes
         self.ranking = ranking or Ranking(q, max(1, len(self.names)), q.take(sample_weight))
         self.threshold, self._rule = read_threshold(threshold)
@@ -501,7 +521,7 @@ class Comparison:
     def _of(self, groups, metric, t):
         return groups.metric(metric_parts(metric), self.t if t is None else t)
 
-# %% ../nbs/02_metrics.ipynb #c082
+# %% ../nbs/02_metrics.ipynb #c087
 def _taking_part(self, metric, t=None, published=None):
     "Values of the groups that take part: for the published metrics those with both labels, for any other those where it is defined."
     v = self.values(metric, t)
@@ -524,9 +544,9 @@ def _best(better, v): return np.mean(v) if better == "equal" else float(better)
 
 Comparison.gap, Comparison.worst, Comparison.taking_part = _gap, _worst, _taking_part
 
-# %% ../nbs/02_metrics.ipynb #c085
+# %% ../nbs/02_metrics.ipynb #c090
 def _tied_threshold(self) -> dict|None:
-    "What `best_f1` loses to samples that stand on the threshold: their number, F1 attained and possible; `None` when it loses at most one sample."
+    "What `best_f1` loses to samples on the threshold: their number, F1 attained and possible; `None` when it is one sample at most."
     if self._rule is not _best_f1 or np.isnan(self.t): return None
     below, at = (self.overall.confusion(t) for t in (np.nextafter(self.t, -np.inf), self.t))
     on, pos = float((below.tp + below.fp - at.tp - at.fp)[0]), self.overall.pos[0]
@@ -540,25 +560,31 @@ def _check(self):
     "Add what a reader must know to `notes`; returns the tie found at the threshold, if any."
     out = [n for n, u, k in zip(self.names, self.usable, self.groups.count) if not u and k]
     if out: self.notes.add(f"{self.label}: {some(out)} with one label only, left out of the published gaps{_hidden(self)}")
-    if self.usable.sum() < 2: self.notes.add(f"{self.label}: {plural(int(self.usable.sum()), 'group')} with both labels; a comparison needs two, so its gaps are NaN")
+    if self.usable.sum() < 2:
+        both = plural(int(self.usable.sum()), "group")
+        self.notes.add(f"{self.label}: {both} with both labels; a comparison needs two, so its gaps are NaN")
     tie = _tied_threshold(self)
     if tie:
-        m = self.t_of(_max_f1)
-        self.notes.add(f"{self.label}: {tie['on']:g} samples stand on the best-F1 threshold {self.t:.6g} and the published rule (score > threshold) rejects them: F1 is {tie['f1']:.4f} of the possible "
-                       f"{tie['best']:.4f}; with threshold='max_f1' the gaps are acc {self.gap('acc', m):.4f}, TPR {self.gap('tpr', m):.4f}, eod {1 - (self.gap('tpr', m) + self.gap('tnr', m)) / 2:.4f}")
+        acc, tpr, tnr = (self.gap(m, self.t_of(_max_f1)) for m in ("acc", "tpr", "tnr"))
+        self.notes.add(f"{self.label}: {tie['on']:g} samples stand on the best-F1 threshold {self.t:.6g} and the published rule "
+                       f"(score > threshold) rejects them: F1 is {tie['f1']:.4f} of the possible {tie['best']:.4f}; "
+                       f"with threshold='max_f1' the gaps are acc {acc:.4f}, TPR {tpr:.4f}, eod {1 - (tpr + tnr) / 2:.4f}")
     if self.overall.n[0] > 0 and not np.isnan(self.t):
         called = self.total("selection_rate")
-        if called in (0.0, 1.0): self.notes.add(f"{self.label}: {'no' if called == 0 else 'every'} sample is called positive at the threshold {self.t:.6g}, so equal rates (eo 0, eod 1) say nothing about fairness")
+        if called in (0.0, 1.0):
+            self.notes.add(f"{self.label}: {'no' if called == 0 else 'every'} sample is called positive at the threshold {self.t:.6g}, "
+                           "so equal rates (eo 0, eod 1) say nothing about fairness")
     return tie
 
 def _hidden(self):
     whole, gap = self.gap("acc", published=False), self.gap("acc")
     if np.isnan(whole) or np.isnan(gap): return ""
-    return f" (with {'it' if (~self.usable & (self.groups.count > 0)).sum() == 1 else 'them'} the accuracy gap is {whole:.4f} instead of {gap:.4f})"
+    them = "it" if (~self.usable & (self.groups.count > 0)).sum() == 1 else "them"
+    return f" (with {them} the accuracy gap is {whole:.4f} instead of {gap:.4f})"
 
 Comparison.check = _check
 
-# %% ../nbs/02_metrics.ipynb #c090
+# %% ../nbs/02_metrics.ipynb #c095
 def compare_groups(
     y_true, y_score, *, sensitive_features,
     pos_label=None,           # the positive class, when labels are not 0/1
@@ -572,16 +598,22 @@ def compare_groups(
     "One question asked of the groups of one attribute (of the combinations, when several are given)."
     notes = Notes()
     named = align(notes, y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, sample_weight=sample_weight)
-    qs, _ = questions(named["y_true"], named["y_score"], pos_label=pos_label, score_type=score_type, score_column=score_column, labels=labels,
-                      drop_labels=drop_labels, one_vs_rest=one_vs_rest, notes=notes)
-    if len(qs) > 1: raise InputError(f"this is one number for one question, but there are {len(qs)} ({some([q.name for q in qs])}); pass pos_label= for one class, one finding's column, or use evaluate()")
+    qs, _ = questions(named["y_true"], named["y_score"], pos_label=pos_label, score_type=score_type, score_column=score_column,
+                      labels=labels, drop_labels=drop_labels, one_vs_rest=one_vs_rest, notes=notes)
+    if len(qs) > 1:
+        raise InputError(f"this is one number for one question, but there are {len(qs)} ({some([q.name for q in qs])}); "
+                         "pass pos_label= for one class, one finding's column, or use evaluate()")
     n = len(qs[0].y) + qs[0].n_dropped
     parts = groupings(named["sensitive_features"], n, bins=bins, unknown=unknown, notes=notes)
     group = parts[0] if len(parts) == 1 else intersect(parts)
     w = weights_of(named["sample_weight"], n)
     return Comparison(qs[0], group, threshold, sample_weight=w, notes=notes)
 
-# %% ../nbs/02_metrics.ipynb #c094
+# %% ../nbs/02_metrics.ipynb #c100
+def _said(c, value):
+    c.check()
+    return value
+
 def one_number(fn):
     "A public function `(y_true, y_score, *, sensitive_features, …) -> float` made of a function of a `Comparison`."
     own = [p.replace(kind=p.KEYWORD_ONLY) for p in list(inspect.signature(fn).parameters.values())[1:]]
@@ -591,60 +623,63 @@ def one_number(fn):
     def call(y_true, y_score, *, sensitive_features, **kw):
         mine = {k: kw.pop(k) for k in list(kw) if k in defaults}
         if "threshold" in defaults: kw["threshold"] = mine.pop("threshold", next(p.default for p in own if p.name == "threshold"))
-        if stray := set(kw) - {p.name for p in shared}: raise TypeError(f"{fn.__name__}() got an unexpected keyword argument {sorted(stray)[0]!r}")
+        if stray := set(kw) - {p.name for p in shared}:
+            raise TypeError(f"{fn.__name__}() got an unexpected keyword argument {sorted(stray)[0]!r}")
         c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **kw)
         return _said(c, fn(c, **mine))
     call.__signature__ = inspect.Signature([p for p in shared if p.name not in defaults] + own, return_annotation="float")
     call.__annotations__ = {"return": float}
     return call
 
-def _said(c, value):
-    c.check()
-    return value
-
-# %% ../nbs/02_metrics.ipynb #c096
+# %% ../nbs/02_metrics.ipynb #c104
 @one_number
 def auc_gap(c):
-    "Largest minus smallest group ROC AUC, in [0, 1]; 0 is fair. From raw scores. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
+    """Largest minus smallest group ROC AUC, in [0, 1]; 0 is fair. From raw scores. NaN with fewer than two groups that have both labels.
+    Source: FairMedFM 2024."""
     return c.gap("auc")
 
-# %% ../nbs/02_metrics.ipynb #c099
+# %% ../nbs/02_metrics.ipynb #c107
 @one_number
 def worst_group_auc(c):
     "Smallest group ROC AUC, in [0, 1]; higher is better. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
     return c.worst("auc")
 
-# %% ../nbs/02_metrics.ipynb #c101
-@one_number
-def accuracy_gap(c):
-    "Largest minus smallest group accuracy at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: FairMedFM 2024."
-    return c.gap("acc")
-
-# %% ../nbs/02_metrics.ipynb #c103
-@one_number
-def bce_gap(c):
-    "Largest minus smallest group binary cross-entropy, ≥ 0; 0 is fair. Logarithms are clamped at −100. Mirrors prevalence as well as fit. Source: FairMedFM 2024."
-    return c.gap("bce")
-
-# %% ../nbs/02_metrics.ipynb #c105
-@one_number
-def ece_gap(c):
-    "Largest minus smallest group calibration error over ten equal bins of each group's own score range, in [0, 1]; 0 is fair. Biased upward for small groups: see `metric_gap('ce_debiased')`. Source: FairMedFM 2024."
-    return c.gap("ece")
-
-# %% ../nbs/02_metrics.ipynb #c107
-@one_number
-def equal_opportunity_difference(c):
-    "Largest minus smallest group TPR at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: Hardt et al. 2016, FairMedFM 2024 (`eo`)."
-    return c.gap("tpr")
-
 # %% ../nbs/02_metrics.ipynb #c109
 @one_number
-def equalized_odds_score(c):
-    "1 − (TPR gap + TNR gap)/2 at the threshold (default: best F1 over all samples), in [0, 1]; **1 is fair**. Source: FairMedFM 2024 (`eod`)."
-    return 1 - (c.gap("tpr") + c.gap("tnr")) / 2
+def accuracy_gap(c):
+    """Largest minus smallest group accuracy at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source:
+    FairMedFM 2024."""
+    return c.gap("acc")
+
+# %% ../nbs/02_metrics.ipynb #c111
+@one_number
+def bce_gap(c):
+    """Largest minus smallest group binary cross-entropy, ≥ 0; 0 is fair. Logarithms are clamped at −100. Mirrors prevalence as well as
+    fit. Source: FairMedFM 2024."""
+    return c.gap("bce")
+
+# %% ../nbs/02_metrics.ipynb #c113
+@one_number
+def ece_gap(c):
+    """Largest minus smallest group calibration error over ten equal bins of each group's own score range, in [0, 1]; 0 is fair. Biased
+    upward for small groups: see `metric_gap('ce_debiased')`. Source: FairMedFM 2024."""
+    return c.gap("ece")
 
 # %% ../nbs/02_metrics.ipynb #c115
+@one_number
+def equal_opportunity_difference(c):
+    """Largest minus smallest group TPR at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: Hardt et al.
+    2016, FairMedFM 2024 (`eo`)."""
+    return c.gap("tpr")
+
+# %% ../nbs/02_metrics.ipynb #c117
+@one_number
+def equalized_odds_score(c):
+    """1 − (TPR gap + TNR gap)/2 at the threshold (default: best F1 over all samples), in [0, 1]; **1 is fair**. Source: FairMedFM 2024
+    (`eod`)."""
+    return 1 - (c.gap("tpr") + c.gap("tnr")) / 2
+
+# %% ../nbs/02_metrics.ipynb #c123
 def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     "Any metric of `METRICS` in every group, as a pandas Series; NaN where a group does not define it. Options as in `auc_gap`."
     import pandas as pd
@@ -652,18 +687,21 @@ def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, pd.Series(c.values(metric), index=pd.Index(c.names, name=c.grouping.name), name=metric))
 
-# %% ../nbs/02_metrics.ipynb #c117
+# %% ../nbs/02_metrics.ipynb #c125
 def metric_gap(metric:str, y_true, y_score, *, sensitive_features, **options) -> float:
     "Largest minus smallest group value of any metric of `METRICS`; 0 is fair. Options as in `auc_gap`."
     metric_parts(metric)
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, c.gap(metric))
 
-# %% ../nbs/02_metrics.ipynb #c121
+# %% ../nbs/02_metrics.ipynb #c129
 def pair_of(c:Comparison, groups) -> list:
     "Positions of two named groups (the only two, when `groups` is not given)."
     if groups is None:
-        if len(c.names) != 2: raise InputError(f"{c.grouping.name} has {len(c.names)} groups ({some(c.names, 10)}); say which two: groups=({c.names[0]!r}, {c.names[-1]!r})" if len(c.names) > 2 else f"{c.grouping.name} has fewer than two groups")
+        if len(c.names) < 2: raise InputError(f"{c.grouping.name} has fewer than two groups")
+        if len(c.names) > 2:
+            example = f"groups=({c.names[0]!r}, {c.names[-1]!r})"
+            raise InputError(f"{c.grouping.name} has {len(c.names)} groups ({some(c.names, 10)}); say which two: {example}")
         return [0, 1]
     pair = [str(x) for x in (groups if isinstance(groups, (tuple, list)) else [groups])]
     if len(pair) != 2: raise InputError(f"groups={groups!r} must name two groups")
@@ -672,13 +710,15 @@ def pair_of(c:Comparison, groups) -> list:
     if pair[0] == pair[1]: raise InputError(f"groups={groups!r} names one group twice")
     return [c.names.index(name) for name in pair]
 
+# %% ../nbs/02_metrics.ipynb #c132
 @one_number
 def auc_difference(c, groups=None):
-    "ROC AUC of the first of two `groups` minus that of the second, in [−1, 1]; 0 is fair, and the sign says who is behind. NaN when one of them has a single label."
+    """ROC AUC of the first of two `groups` minus that of the second, in [−1, 1]; 0 is fair, and the sign says who is behind. NaN when
+    one of them has a single label."""
     a, b = c.values("auc")[pair_of(c, groups)]
     return float(a - b)
 
-# %% ../nbs/02_metrics.ipynb #c125
+# %% ../nbs/02_metrics.ipynb #c136
 EQUITY_VARIANTS = {
     "luo2023": lambda total, v, alpha: total / (1 + alpha * np.abs(total - v).sum()),
     "std": lambda total, v, alpha: total / (1 + alpha * v.std()),
@@ -691,34 +731,39 @@ def equity_scaled(total:float, values, variant:str, alpha:float=1.0) -> float:
     values = np.asarray(values, float)
     return float(EQUITY_VARIANTS[variant](total, values, alpha)) if len(values) > 1 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c127
+# %% ../nbs/02_metrics.ipynb #c138
 @one_number
 def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
-    """Overall AUC scaled by its spread over groups, in [0, 1]; higher is better and fairer. Variants: `luo2023` = AUC/(1 + alpha·Σ|AUC − AUC_g|) (Harvard-GF, FairVision, FairCLIP),
-    `std` = AUC/(1 + alpha·std) with population std (the form of `equity_scaled_dice`), `std_sample` with sample std (FairSeg code), `fairodds` = AUC/(1 + alpha·equalized odds difference)."""
+    """Overall AUC scaled by its spread over groups, in [0, 1]; higher is better and fairer. Variants: `luo2023` =
+    AUC/(1 + alpha·Σ|AUC − AUC_g|) (Harvard-GF, FairVision, FairCLIP), `std` = AUC/(1 + alpha·std) with population std (the form of
+    `equity_scaled_dice`), `std_sample` with sample std (FairSeg code), `fairodds` = AUC/(1 + alpha·equalized odds difference)."""
     if isinstance(alpha, str) or not 0 <= _number(alpha, alpha): raise InputError(f"alpha={alpha!r} must be a number from 0 up")
     if variant == "fairodds": return float(c.total("auc") / (1 + alpha * np.maximum(c.gap("tpr"), c.gap("fpr", published=True))))
     return equity_scaled(c.total("auc"), c.taking_part("auc"), variant, alpha)
 
-# %% ../nbs/02_metrics.ipynb #c129
+# %% ../nbs/02_metrics.ipynb #c140
 @one_number
 def performance_scaled_disparity(c, variant="mean", half=False):
-    "Spread of group AUCs relative to the overall AUC, ≥ 0; 0 is fair. `mean`: population std / AUC, `max`: (max − min) / AUC; `half=True` divides by |AUC − 0.5|. Source: FairVision 2023, FairCLIP 2024 (mean-PSD, max-PSD)."
+    """Spread of group AUCs relative to the overall AUC, ≥ 0; 0 is fair. `mean`: population std / AUC, `max`: (max − min) / AUC;
+    `half=True` divides by |AUC − 0.5|. Source: FairVision 2023, FairCLIP 2024 (mean-PSD, max-PSD)."""
     spread = {"mean": lambda v: v.std(), "max": lambda v: v.max() - v.min()}
     if variant not in spread: raise unknown_name("performance-scaled variant", variant, spread)
     v, total = c.taking_part("auc"), c.total("auc")
     base = abs(total - 0.5) if half else total
     return float(spread[variant](v) / base) if len(v) > 1 and base > 0 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c132
+# %% ../nbs/02_metrics.ipynb #c144
 @one_number
 def equalized_odds_difference(c, agg="worst_case", threshold=0.5):
-    "The larger (`worst_case`) or the mean (`mean`) of the TPR gap (groups with positives) and the FPR gap (groups with negatives), in [0, 1]; 0 is fair. Source: fairlearn."
+    """The larger (`worst_case`) or the mean (`mean`) of the TPR gap (groups with positives) and the FPR gap (groups with negatives), in
+    [0, 1]; 0 is fair. Source: fairlearn."""
     how = {"worst_case": np.maximum, "mean": lambda a, b: (a + b) / 2}         # both are NaN when one of the gaps is
     if agg not in how: raise unknown_name("agg", agg, how)
     return float(how[agg](c.gap("tpr", published=False), c.gap("fpr")))
 
+# %% ../nbs/02_metrics.ipynb #c146
 @one_number
 def demographic_parity_difference(c, threshold=0.5):
-    "Largest minus smallest share of samples called positive, in [0, 1]; 0 is parity, which is fair only where prevalence is equal. Source: fairlearn."
+    """Largest minus smallest share of samples called positive, in [0, 1]; 0 is parity, which is fair only where prevalence is equal.
+    Source: fairlearn."""
     return c.gap("selection_rate")
