@@ -180,6 +180,7 @@ def _cell(v) -> str:
     if isinstance(v, (int, np.integer)) or float(v).is_integer() and abs(v) >= 2: return f"{int(v):,}"
     return f"{v:.4f}"
 
+# %% ../nbs/05_report.ipynb #c028
 def _shown(self) -> tuple:
     "The two tables with formatted cells; per group only the columns that people read first, at the report's threshold."
     at = self.metadata.get("threshold", {}).get("name")
@@ -204,6 +205,7 @@ def _with_interval(self, column, cells):
     at = [known.get(tuple(map(str, k)), (np.nan, np.nan)) for k in cells.index]
     return [c if math.isnan(a) else f"{c} [{a:.3f}, {b:.3f}]" for c, (a, b) in zip(cells, at)]
 
+# %% ../nbs/05_report.ipynb #c030
 FIRST_DIFFERENCES = ("auc", "tpr", "dice")
 
 def differences(self) -> pd.DataFrame|None:
@@ -222,7 +224,7 @@ def differences(self) -> pd.DataFrame|None:
                          "p adjusted": ["–" if math.isnan(p) else f"{p:.3g}" for p in f["p_adjusted"]],
                          "verdict": list(f["verdict"])}, index=index)
 
-# %% ../nbs/05_report.ipynb #c028
+# %% ../nbs/05_report.ipynb #c032
 def _grid(frame:pd.DataFrame) -> list:
     "Header and rows as text, the index first."
     index = [[" ".join(str(x).split()) for x in (k if isinstance(k, tuple) else (k,))] for k in frame.index]
@@ -261,7 +263,7 @@ def render_text(self) -> str:
     if (d := differences(self)) is not None: lines += ["", _text_table(d)]
     return "\n".join(lines + ([""] + [f"! {w}" for w in self.warnings] if self.warnings else []))
 
-# %% ../nbs/05_report.ipynb #c030
+# %% ../nbs/05_report.ipynb #c034
 def _md(text) -> str: return "".join("\\" + ch if ch in "\\|`*_[]<>#" else " " if ch in "\r\n" else ch for ch in str(text))
 
 def _md_table(frame) -> str:
@@ -278,7 +280,7 @@ def _to_markdown(self, path=None) -> str:
 
 FairnessReport.to_markdown = _to_markdown
 
-# %% ../nbs/05_report.ipynb #c034
+# %% ../nbs/05_report.ipynb #c038
 def _html_table(frame, marks=()) -> str:
     head, *rows = _grid(frame)
     e, n = html.escape, frame.index.nlevels
@@ -311,7 +313,7 @@ def render_html(self) -> str:
     head = f"<b>{html.escape(_headline(self))}</b><br><small>{html.escape('; '.join(_assumptions(self)))}</small>"
     return f"<div><p>{head}</p>{note}{''.join(tables)}</div>"
 
-# %% ../nbs/05_report.ipynb #c037
+# %% ../nbs/05_report.ipynb #c041
 def _filled(columns, c, n): return columns[c] if c in columns else [None if c == "skipped" else np.nan] * n
 
 def _stack(rows:list, names:list) -> pd.DataFrame:
@@ -329,7 +331,7 @@ def _level(results:dict, kind:str, names:list) -> pd.DataFrame:
     rows = [([(name, *k) for k in keys] if name is not None else keys, columns) for name, r in results.items() for keys, columns in r[kind]]
     return _stack(rows, ([] if None in results else ["target"]) + names)
 
-# %% ../nbs/05_report.ipynb #c040
+# %% ../nbs/05_report.ipynb #c044
 def as_list(x) -> list:
     "A word as a list of one, nothing as an empty list."
     return [] if x is None else [x] if isinstance(x, str) or not np.iterable(x) else list(x)
@@ -338,7 +340,7 @@ def unknown_table(parts) -> pd.DataFrame:
     "The samples that are in no group of an attribute."
     return pd.DataFrame([(g.name, k, v) for g in parts for k, v in g.unknown.items()], columns=["attribute", "value", "n"])
 
-# %% ../nbs/05_report.ipynb #c043
+# %% ../nbs/05_report.ipynb #c047
 _HOW = dict(clusters=None, n_resamples=1000, random_state=0, n_jobs=1, tolerance=None, min_group_size=10, correction="holm")
 
 def _how(ci, **given) -> dict|None:
@@ -351,7 +353,7 @@ def _how_facts(how) -> dict:
     if how is None: return {}
     return {**{k: v for k, v in how.items() if k not in ("clusters", "n_jobs")}, "clustered": how["clusters"] is not None}
 
-# %% ../nbs/05_report.ipynb #c046
+# %% ../nbs/05_report.ipynb #c050
 def _one_question(q, parts, threshold, w, extra, notes, keep=False) -> dict:
     "Everything the report holds about one question."
     ranking = Ranking(q, max(1, *(len(g.names) for g in parts)), q.take(w))
@@ -380,7 +382,7 @@ def _assemble(qs, parts, results, threshold, extra, notes, facts, sure=None) -> 
     return FairnessReport("cls", _level(named, "summary", ["attribute"]), _level(named, "by_group", ["attribute", "group"]), by("overall"),
                           list(notes), meta, unknown_table(parts), None, sure)
 
-# %% ../nbs/05_report.ipynb #c048
+# %% ../nbs/05_report.ipynb #c052
 def evaluate(
     y_true,                       # labels (n,), one-hot rows (n, C), or one column per finding (n, L)
     y_score,                      # scores (n,), one column per class (n, C) or per finding (n, L)
@@ -430,7 +432,7 @@ def evaluate(
     sure = uncertainty([c for r in results for c in r["comparisons"]], measured, **{**how, "clusters": named["clusters"]}, notes=notes)
     return _assemble(qs, parts, results, threshold, extra, notes, facts, sure)
 
-# %% ../nbs/05_report.ipynb #c065
+# %% ../nbs/05_report.ipynb #c069
 def _spread(values, group) -> tuple:
     "Summary and per-group columns of a mask metric other than Dice."
     t = group_table(values, group)
@@ -460,7 +462,7 @@ def _one_structure(scores:dict, parts, notes) -> dict:
                       **{f"mean_{m}": float(np.nanmean(v)) if known[m].any() else np.nan for m, v in scores.items()}}
     return out
 
-# %% ../nbs/05_report.ipynb #c067
+# %% ../nbs/05_report.ipynb #c071
 def _given(dice, notes) -> dict:
     "Structure → metric → values, from given Dice values: a vector, or a table with a column per structure."
     columns = feature_columns(dice) if isinstance(dice, dict) or hasattr(dice, "columns") else {None: dice}
@@ -476,7 +478,7 @@ def _computed(samples) -> dict:
     parts = {None: samples} if "label" not in samples else dict(list(samples.groupby("label", sort=False)))
     return {name if name is None else str(name): {m: f[m].to_numpy(float) for m in metrics} for name, f in parts.items()}
 
-# %% ../nbs/05_report.ipynb #c070
+# %% ../nbs/05_report.ipynb #c074
 _MASK_DEFAULTS = dict(label=None, labels=None, metrics=("dice",), mask_threshold=0.5, ignore_label=None, empty_score=1.0, spacing=None,
                       tolerance_mm=None, resample=False)
 

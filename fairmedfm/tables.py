@@ -637,7 +637,7 @@ class TableFile:
         self._notes.add(f"{self.name}, column {column!r}: decimal commas such as {values[comma].iloc[0]!r} read as decimal points")
         return numbers
 
-# %% ../nbs/08_tables.ipynb #c106
+# %% ../nbs/08_tables.ipynb #c107
 def open_table(path, # a file, or "-" for standard input
                *, sheet=None, # sheet of an Excel workbook, by name or number from 0
                delimiter:str|None=None, # found by itself unless given; also "tab", "pipe", "space"
@@ -658,7 +658,7 @@ def open_table(path, # a file, or "-" for standard input
     if grid.rows == 0: raise InputError(f"{what} has a header but no rows")
     return TableFile(what, kind.name, tuple(where), where, grid, notes)
 
-# %% ../nbs/08_tables.ipynb #c112
+# %% ../nbs/08_tables.ipynb #c113
 def read_table(path, # a file, or "-" for standard input
                *, text=(), # columns kept exactly as written: groups, ids
                usecols=None, # columns to read, in this order; all by default
@@ -671,7 +671,7 @@ def read_table(path, # a file, or "-" for standard input
     "The table in a file, one row per sample. See `open_table` for what can be read and its `read` for how values are understood."
     return open_table(path, sheet=sheet, delimiter=delimiter, encoding=encoding, notes=notes).read(text, usecols, decimal)
 
-# %% ../nbs/08_tables.ipynb #c119
+# %% ../nbs/08_tables.ipynb #c120
 COLUMN_NAMES = {
     "id": "sample_id | image_id img_id image_index image_name img_name | dicom_id sop_instance_uid isic_id slice_id instance_id | "
           "volume_id scan_id series_id slide_id eye_id | id uid | study_id exam_id accession accession_number case_id case | filename "
@@ -706,7 +706,7 @@ def _plain(name) -> str:
 _TIERS = {role: [frozenset(map(_plain, tier.split())) for tier in names.split("|")] for role, names in COLUMN_NAMES.items()}
 _ATTRIBUTES = frozenset(map(_plain, ATTRIBUTES.split()))
 
-# %% ../nbs/08_tables.ipynb #c121
+# %% ../nbs/08_tables.ipynb #c122
 def _hits(role:str, columns) -> list[list[str]]:
     "The columns that could play a role, tier by tier; tiers without any are left out."
     return [hit for tier in _TIERS[role] if (hit := [c for c in columns if _plain(c) in tier])]
@@ -715,7 +715,7 @@ def _is_attribute(column:str) -> bool:
     "Whether a column is called like a sensitive attribute; `PatientSex` and `subject_age` are."
     return _plain(column) in _ATTRIBUTES or re.sub("^(patient|subject|participant)", "", _plain(column)) in _ATTRIBUTES
 
-# %% ../nbs/08_tables.ipynb #c124
+# %% ../nbs/08_tables.ipynb #c125
 LABEL_WORDS = "label labels target targets truth true gt y_true ground_truth"
 SCORE_WORDS = ("prob probs probability proba y_prob y_proba pred_prob pred_proba y_pred_prob y_pred_proba predicted_prob score scores "
                "y_score pred_score softmax sigmoid p logit logits pred preds y_pred prediction predictions output outputs")
@@ -739,7 +739,7 @@ def _families(columns, words:list[str], behind:bool=False) -> dict:
         if part: found[part[0]].setdefault(part[1], c)
     return {w: f for w, f in found.items() if f}
 
-# %% ../nbs/08_tables.ipynb #c128
+# %% ../nbs/08_tables.ipynb #c129
 def _lacking(role:str, columns, could=()) -> InputError:
     "The error for a role that no column plays, or that several `could`."
     flag = "--" + role.replace("_", "-")
@@ -749,7 +749,7 @@ def _lacking(role:str, columns, could=()) -> InputError:
     return InputError(f"no column holds the {role} (none is called {names} or alike); name it with {flag} (columns: {some(columns, 20)})"
                       + ("; or does the table lack a header line?" if headless else ""))
 
-# %% ../nbs/08_tables.ipynb #c130
+# %% ../nbs/08_tables.ipynb #c131
 @dataclass(frozen=True)
 class Roles:
     "Which column plays which part; `None` where no column does, or where several could (see `choices`)."
@@ -792,7 +792,7 @@ class Roles:
         if len(alike) == 1: return names[alike[0]]
         raise InputError(f"no score column is called after the class {value!r} (there are: {some(names, 20)}); name them with --score")
 
-# %% ../nbs/08_tables.ipynb #c134
+# %% ../nbs/08_tables.ipynb #c135
 def _pairs(columns) -> dict:
     "Finding -> (label column, score column): `label_x` or `x` with `score_x`, or `x_label` with `x_score`."
     for behind in (False, True):
@@ -805,7 +805,7 @@ def _pairs(columns) -> dict:
             if pairs: return pairs
     return {}
 
-# %% ../nbs/08_tables.ipynb #c136
+# %% ../nbs/08_tables.ipynb #c137
 def _one(tiers, fallback=()) -> tuple[str|None, tuple]:
     "The only column of the first tier, or else what there is to choose from."
     first = tiers[0] if tiers else list(fallback)
@@ -828,7 +828,7 @@ def _find_score(columns, label:str|None) -> tuple[str|None, dict, tuple]:
     score, could = _one([] if families else weak, [c for f in families for c in f.values()])
     return score, {}, could
 
-# %% ../nbs/08_tables.ipynb #c139
+# %% ../nbs/08_tables.ipynb #c140
 def _many(given) -> list:
     "A name, several, or none as a list."
     return [] if given is None else [given] if isinstance(given, str) else list(given)
@@ -855,7 +855,7 @@ def _find_predictions(columns, label=None, score=None) -> dict:
     one, classes, which = _find_score(columns, found) if not score else (score[0], {}, ()) if len(score) == 1 else (None, _about(score), ())
     return dict(label=found, score=one, classes=classes, choices={r: c for r, c in (("label", could), ("score", which)) if c})
 
-# %% ../nbs/08_tables.ipynb #c142
+# %% ../nbs/08_tables.ipynb #c143
 def find_columns(columns, # names, or anything that has `.columns`
                  *, label=None, # label column, if known; several for several findings
                  score=None, # score column, if known; several for several classes or findings
@@ -884,7 +884,7 @@ def find_columns(columns, # names, or anything that has `.columns`
     return Roles(columns, **found, **predictions, choices=choices, sensitive=tuple(a for a in attributes if a not in used),
                  score_type="logit" if logit else None, unused=tuple(c for c in named if c not in {*used, *sum(choices.values(), ())}))
 
-# %% ../nbs/08_tables.ipynb #c149
+# %% ../nbs/08_tables.ipynb #c150
 def join_keys(predictions, metadata, on:str|None) -> tuple[str, str]:
     "The key columns of both tables."
     if on is not None:
@@ -901,7 +901,7 @@ def join_keys(predictions, metadata, on:str|None) -> tuple[str, str]:
                      f"of the metadata: {some(theirs.values()) or 'none'}); "
                      "name the key with --on column, or --on prediction_column=metadata_column")
 
-# %% ../nbs/08_tables.ipynb #c152
+# %% ../nbs/08_tables.ipynb #c153
 _ALIKE = (("leading zeros", lambda k: k.lstrip("0")), ("capital letters", str.casefold),
           ("the '.0' at the end", lambda k: k.removesuffix(".0")),
           ("the folder", ntpath.basename), ("the file ending", lambda k: os.path.splitext(k)[0]),
@@ -921,7 +921,7 @@ def _why_not(left:pd.Series, right:pd.Series) -> str:
         if match: return f"but for {what} {match[0]!r} would match {match[1]!r}; write them alike in both tables"
     return f"for instance {some(left, 2)} against {some(right, 2)}"
 
-# %% ../nbs/08_tables.ipynb #c156
+# %% ../nbs/08_tables.ipynb #c157
 _SAMPLE_IDS = frozenset(map(_plain, SAMPLE_IDS.split()))
 
 def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", notes:Notes|None=None) -> None:
@@ -937,7 +937,7 @@ def check_repeats(frame:pd.DataFrame, column:str, where:str="the predictions", n
     same = int(frame[again].duplicated().sum())
     if same: (Notes() if notes is None else notes).add(f"{where}: {plural(same, 'repeated row')}, the same in every column, counted again")
 
-# %% ../nbs/08_tables.ipynb #c160
+# %% ../nbs/08_tables.ipynb #c161
 def _one_per_key(metadata:pd.DataFrame, keys:pd.Series, column:str) -> tuple[pd.DataFrame, pd.Series]:
     "Metadata with one row per key; rows without a key and rows that only repeat another are left out."
     body, keys = metadata.reset_index(drop=True)[keys.notna()], keys[keys.notna()]
@@ -951,7 +951,7 @@ def _one_per_key(metadata:pd.DataFrame, keys:pd.Series, column:str) -> tuple[pd.
                          f"{plural(twice.nunique(), 'key')} in all); keep one row per key, or only columns that belong to the key")
     return body, keys
 
-# %% ../nbs/08_tables.ipynb #c164
+# %% ../nbs/08_tables.ipynb #c165
 def _merge_column(ours:pd.Series, theirs:pd.Series, column:str, keys:pd.Series, notes:Notes) -> pd.Series:
     "One column of two tables: equal where both know it, filled where one does."
     a, b = _keys(ours), _keys(theirs)
@@ -967,7 +967,7 @@ def _merge_column(ours:pd.Series, theirs:pd.Series, column:str, keys:pd.Series, 
     notes.add(f"column {column!r}: {plural(int(lacking.sum()), 'missing value')} of the predictions taken from the metadata")
     return ours.where(~lacking, theirs.set_axis(ours.index)) if not ours.isna().all() else theirs.set_axis(ours.index)
 
-# %% ../nbs/08_tables.ipynb #c167
+# %% ../nbs/08_tables.ipynb #c168
 def join_tables(predictions:pd.DataFrame, # one row per sample
                 metadata:pd.DataFrame, # one row per key
                 on:str|None=None, # key: "column", or "prediction_column=metadata_column"; by default the one id column that both have
@@ -993,7 +993,7 @@ def join_tables(predictions:pd.DataFrame, # one row per sample
     out = out.assign(**{c: _merge_column(out[c], rows[c], c, keys, notes) for c in both})
     return pd.concat([out, rows[[c for c in rows.columns if c not in out and c != right]]], axis=1)
 
-# %% ../nbs/08_tables.ipynb #c172
+# %% ../nbs/08_tables.ipynb #c173
 def _plain_value(value):
     "A cell as JSON knows it; infinity as text, since JSON has none."
     if isinstance(value, np.generic): value = value.item()
@@ -1013,7 +1013,7 @@ def _markdown(frame:pd.DataFrame) -> str:
     rows = [map(cell, frame.columns), ["---"] * frame.shape[1], *body]
     return "".join(f"| {' | '.join(r)} |\n" for r in rows)
 
-# %% ../nbs/08_tables.ipynb #c174
+# %% ../nbs/08_tables.ipynb #c175
 def _write_excel(frame:pd.DataFrame, path) -> None:
     "One sheet; text that begins with = stays text."
     require("openpyxl", "io", why="writing an Excel file")
@@ -1041,7 +1041,7 @@ WRITERS = {".csv": _write_lines(lambda frame: _delimited(frame, ",")), ".tsv": _
            ".jsonl": _write_lines(lambda frame: "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in _json_records(frame))),
            ".md": _write_lines(_markdown), ".parquet": _write_parquet, ".xlsx": _write_excel}
 
-# %% ../nbs/08_tables.ipynb #c176
+# %% ../nbs/08_tables.ipynb #c177
 def write_table(frame:pd.DataFrame, path) -> Path:
     "Write a table, without its index, in the format that the ending of `path` says: .csv .tsv .json .jsonl .md .parquet .xlsx."
     path = Path(path)
@@ -1054,7 +1054,7 @@ def write_table(frame:pd.DataFrame, path) -> Path:
         except Exception as e: raise InputError(f"{path} cannot be written ({_reason(e)})") from None
     return path
 
-# %% ../nbs/08_tables.ipynb #c180
+# %% ../nbs/08_tables.ipynb #c181
 def _inside(value, root:str, outside:bool) -> tuple[str, str]:
     "The path that a cell means, and what is wrong with it."
     if _written(value) in (None, ""): return "", "there is no path"

@@ -343,6 +343,7 @@ def _one_picture(image, name):
         raise InputError(f"{name} sees pictures, not a volume of shape {np.shape(image)}; go slice by slice with BySlices(model)")
     return rgb(image)
 
+# %% ../../nbs/26_models.promptable.ipynb #c070
 class SegModel(PromptModel):
     "A promptable model for pictures: `set_image(rgb) -> Embedding`, `predict(embedding, points, labels, boxes, text, mask) -> Prediction`."
     def set_image(self, image, spacing=None) -> Embedding:
@@ -388,7 +389,7 @@ class SegModel(PromptModel):
 
 PromptNet.model_class = SegModel
 
-# %% ../../nbs/26_models.promptable.ipynb #c076
+# %% ../../nbs/26_models.promptable.ipynb #c079
 def load_segmenter(spec:SegSpec,              # the row
                    checkpoint=None,           # a file or folder that overrides the weights (--sam_ckpt_path)
                    device="cpu",              # cpu, cuda, mps, auto
@@ -416,7 +417,7 @@ def load_segmenter(spec:SegSpec,              # the row
     if kept: model.notes.add(f"{spec.name} sees {spec.preprocess.size} pixels a side, its only size, and not {size}")
     return model
 
-# %% ../../nbs/26_models.promptable.ipynb #c080
+# %% ../../nbs/26_models.promptable.ipynb #c083
 @dataclass(frozen=True)
 class AsItIs:
     "No preprocessing: the rule sees the pixels."
@@ -455,7 +456,7 @@ def load_rule(spec:SegSpec, path) -> RuleNet:
 _RULE = dict(loader=load_rule, kind="classical", domain="none", dim=None, params=0.0, licence="none needed", weights=False,
              preprocess=AsItIs(), prompts=("point", "box"), choice="single", space="2D/3D", checked="no weights", layout="no file")
 
-# %% ../../nbs/26_models.promptable.ipynb #c084
+# %% ../../nbs/26_models.promptable.ipynb #c087
 def box_mask(grid, box) -> np.ndarray:
     "The pixels whose centre lies in the box, both ends included."
     k, out = len(grid), np.zeros(grid, bool)
@@ -475,7 +476,7 @@ def ball_mask(grid, points, labels, spacing, share:float=.1) -> np.ndarray:
     other = np.where(labels.reshape(-1, *[1]*len(grid)) == 0, d, np.inf).min(0)
     return (own <= radius) & (own < other)
 
-# %% ../../nbs/26_models.promptable.ipynb #c087
+# %% ../../nbs/26_models.promptable.ipynb #c090
 def clicked(grid, prompt:Prompt, spacing, share:float=.03) -> tuple[np.ndarray, np.ndarray]:
     "What lies close to the object points, and close to the background points; never less than the pixel itself."
     out = [np.zeros(grid, bool), np.zeros(grid, bool)]
@@ -485,7 +486,7 @@ def clicked(grid, prompt:Prompt, spacing, share:float=.03) -> tuple[np.ndarray, 
         for p in at: mask[tuple(np.clip(np.rint(p[::-1]).astype(int), 0, np.array(grid) - 1))] = True
     return out[0] & ~out[1], out[1]
 
-# %% ../../nbs/26_models.promptable.ipynb #c091
+# %% ../../nbs/26_models.promptable.ipynb #c094
 def box_or_ball(image, grid, prompt:Prompt, spacing) -> np.ndarray:
     "The box itself, or the ball around each point; with both the box, and a small ball of each point put in or left out."
     if prompt.boxes is None: return ball_mask(grid, prompt.points, prompt.labels, spacing)
@@ -494,7 +495,7 @@ def box_or_ball(image, grid, prompt:Prompt, spacing) -> np.ndarray:
 
 BOX = SegSpec("Box", kwargs=dict(rule=box_or_ball), note="the box itself, or a ball around the point", **_RULE)
 
-# %% ../../nbs/26_models.promptable.ipynb #c095
+# %% ../../nbs/26_models.promptable.ipynb #c098
 def _cut(picture, sure, maybe) -> np.ndarray:
     "GrabCut on (H, W, 3): `sure` is object, `maybe` may be, the rest is background."
     cv2 = require("cv2", "seg", why="GrabCut")
@@ -511,7 +512,7 @@ def _cut(picture, sure, maybe) -> np.ndarray:
     found = np.isin(seeds, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.uint8)
     return cv2.resize(found, maybe.shape[::-1], interpolation=cv2.INTER_NEAREST).astype(bool)
 
-# %% ../../nbs/26_models.promptable.ipynb #c097
+# %% ../../nbs/26_models.promptable.ipynb #c100
 def grab_cut(image, grid, prompt:Prompt, spacing) -> np.ndarray:
     "GrabCut inside the box, or around the points."
     sure, never = clicked(grid, prompt, spacing)
@@ -526,7 +527,7 @@ def grab_cut(image, grid, prompt:Prompt, spacing) -> np.ndarray:
 GRABCUT = SegSpec("GrabCut", kwargs=dict(rule=grab_cut), packages=("cv2",),
                   note="OpenCV's graph cut of colours inside and outside the box", **_RULE)
 
-# %% ../../nbs/26_models.promptable.ipynb #c100
+# %% ../../nbs/26_models.promptable.ipynb #c103
 def _middle(grid, box):
     low, high = box[:len(grid)], box[len(grid):]
     middle, reach = (low + high)/2, (high - low + 1)/8
@@ -550,10 +551,10 @@ def region_growing(image, grid, prompt:Prompt, spacing) -> np.ndarray:
 REGION_GROWING = SegSpec("RegionGrowing", kwargs=dict(rule=region_growing), aliases=("Region-Growing",), packages=("scipy",),
                          note="connected pixels of similar grey, in the box or around the point", **_RULE)
 
-# %% ../../nbs/26_models.promptable.ipynb #c102
+# %% ../../nbs/26_models.promptable.ipynb #c105
 RULE_ROWS = (BOX, GRABCUT, REGION_GROWING)
 
-# %% ../../nbs/26_models.promptable.ipynb #c109
+# %% ../../nbs/26_models.promptable.ipynb #c112
 def _block(i, o, stride=1, dilation=1):
     return nn.Sequential(nn.Conv2d(i, o, 3, stride, dilation, dilation, bias=False), nn.GroupNorm(8, o), nn.ReLU())
 
@@ -569,7 +570,7 @@ class TinyEncoder(nn.Module):
         middle = self.middle(fine)
         return {"fine": fine, "middle": middle, "coarse": self.coarse(middle)}
 
-# %% ../../nbs/26_models.promptable.ipynb #c111
+# %% ../../nbs/26_models.promptable.ipynb #c114
 def prompt_maps(size:int, stride:int, points=None, labels=None, boxes=None, mask=None, like=None) -> torch.Tensor:
     "(P, 8, size, size): object points near and wide, background points near and wide, box, is there a box, last answer, is there one."
     some_prompt = next(v for v in (points, boxes, mask) if v is not None)
@@ -588,14 +589,14 @@ def prompt_maps(size:int, stride:int, points=None, labels=None, boxes=None, mask
     if mask is not None: maps[:, 6], maps[:, 7] = mask[:, 0].sigmoid(), 1
     return maps
 
-# %% ../../nbs/26_models.promptable.ipynb #c114
+# %% ../../nbs/26_models.promptable.ipynb #c117
 def alike(features, where) -> torch.Tensor:
     "(P, 1, h, w): the cosine of each place's features (centred) with their mean over `where` (P, 1, h, w); 0 if `where` is empty."
     f = F.normalize(features - features.mean((2, 3), keepdim=True), dim=1)
     mean = (f*where).sum((2, 3), keepdim=True)/where.sum((2, 3), keepdim=True).clamp(min=1e-4)
     return (f*F.normalize(mean, dim=1)).sum(1, keepdim=True)
 
-# %% ../../nbs/26_models.promptable.ipynb #c116
+# %% ../../nbs/26_models.promptable.ipynb #c119
 class TinyDecoder(nn.Module):
     "The encoder's maps and the prompt's maps → logits (P, 1, S/2, S/2) and the predicted IoU (P, 1)."
     def __init__(self, prompts=10):
@@ -619,7 +620,7 @@ class TinyDecoder(nn.Module):
         pooled = [(x*w).sum((2, 3))/w.sum((2, 3)).clamp(min=1e-4) for w in (inside, 1 - inside)]
         return logits, self.quality(torch.cat([*pooled, inside.mean((2, 3))], 1).detach()).sigmoid()
 
-# %% ../../nbs/26_models.promptable.ipynb #c118
+# %% ../../nbs/26_models.promptable.ipynb #c121
 class TinyNet(PromptNet):
     "The two together, behind the contract."
     encoders = ("image_encoder",)
@@ -643,7 +644,7 @@ TINY = SegSpec("TinySegmenter", load_tiny, "promptable", "phantoms and made-up s
                layout="image_encoder.*, mask_decoder.* (safetensors, half precision)",
                note="for tests and tutorials: it has never seen a patient")
 
-# %% ../../nbs/26_models.promptable.ipynb #c128
+# %% ../../nbs/26_models.promptable.ipynb #c131
 def follow(ask, prompt:Prompt, out, boxes:bool=True) -> None:
     """Fill the slices of `out` (D, H, W) with what `ask(z, **prompt)` says: first where there are object points, then up and down from
     there, with the box (or a pixel in the middle) of the mask before, until a mask is empty or shares less than half of its pixels."""
@@ -658,7 +659,7 @@ def follow(ask, prompt:Prompt, out, boxes:bool=True) -> None:
             if (found & before).sum() < .5*before.sum(): break
             out[z], before, z = found, found, z + step
 
-# %% ../../nbs/26_models.promptable.ipynb #c131
+# %% ../../nbs/26_models.promptable.ipynb #c134
 class BySlices:
     "A model for pictures behind the contract for volumes: `set_image(volume)`, `predict(embedding, …)` in three dimensions."
     def __init__(self, model:SegModel, window=None, percentiles=(.5, 99.5)):
@@ -703,5 +704,5 @@ class BySlices:
         score = float(np.average([s for s, _ in known], weights=[a for _, a in known])) if known else float("nan")
         return Prediction(out, score, np.where(out, 1, -1).astype(np.float16))
 
-# %% ../../nbs/26_models.promptable.ipynb #c136
+# %% ../../nbs/26_models.promptable.ipynb #c139
 PROMPTABLE_ROWS = (*RULE_ROWS, TINY)

@@ -182,6 +182,7 @@ _TO_TIMM = renames(r"""
     \.c\.                           .conv.
 """)
 
+# %% ../../nbs/27_models.sam.ipynb #c038
 def tinyvit_shape(state:dict) -> dict:
     "The arguments of timm's TinyVit for tensors under timm's names."
     def t(name): return state[f"image_encoder.vit.{name}"].shape
@@ -204,7 +205,7 @@ _TINYVIT = Keys(missing=((r".*\.num_batches_tracked$", "a counter that evaluatio
                 unexpected=((r"image_encoder\.vit\.(norm_head|head)\.", "the classifier that TinyViT was distilled with"),
                             (r".*\.(attention_bias_idxs|ab)$", "tables that are computed")))
 
-# %% ../../nbs/27_models.sam.ipynb #c040
+# %% ../../nbs/27_models.sam.ipynb #c042
 class Adapter(nn.Module):
     "Channel gate, then a 3 × 3 convolution at stride 2 and its transpose, with a residual; channels last."
     def __init__(self, dim:int, hidden:int):
@@ -222,7 +223,7 @@ class WithAdapter(nn.Module):
     def __init__(self, mlp, adapter): super().__init__(); self.mlp, self.adapter = mlp, adapter
     def forward(self, x): return self.mlp(x) + self.adapter(x)
 
-# %% ../../nbs/27_models.sam.ipynb #c042
+# %% ../../nbs/27_models.sam.ipynb #c044
 _ADAPTER = renames(r"""
     (image_encoder\.blocks\.\d+)\.mlp\.  \1.mlp.mlp.
     \.Adapter\.                          .mlp.adapter.
@@ -241,7 +242,7 @@ def load_sammed2d(spec:SegSpec, path) -> SamNet:
         return vit
     return _sam_net(spec, renamed(state, _ADAPTER), path, encoder)
 
-# %% ../../nbs/27_models.sam.ipynb #c046
+# %% ../../nbs/27_models.sam.ipynb #c048
 # prompt encoder and mask decoder, in SAM 2 and in SAM 3's tracker
 _TO_HF2 = renames(r"""
     ^sam_(prompt_encoder|mask_decoder)\.                              \1.
@@ -273,7 +274,7 @@ _TO_HIERA = renames(r"""
     (backbone\.blocks\.\d+\.mlp)\.layers\.1\.  \1.proj_out.
 """)
 
-# %% ../../nbs/27_models.sam.ipynb #c048
+# %% ../../nbs/27_models.sam.ipynb #c050
 def one_table(state:dict) -> dict:
     "The four point embeddings of the original as one table, and the positional matrix under both of its names."
     out = {k: v for k, v in state.items() if not re.match(r"prompt_encoder\.point_embeddings\.\d", k)}
@@ -288,7 +289,7 @@ def sam2_state(spec:SegSpec, path) -> dict:
     state = read_state(spec, path)
     return one_table(renamed(state, _TO_HF2 + _TO_HIERA)) if any(k.startswith("sam_mask_decoder.") for k in state) else state
 
-# %% ../../nbs/27_models.sam.ipynb #c049
+# %% ../../nbs/27_models.sam.ipynb #c052
 _HIERA = {   # (width, blocks): size, blocks per stage, global blocks, window per stage, heads per stage, side of the window's positions
     (96, 12): ("tiny", (1, 2, 7, 2), (5, 7, 9), (8, 4, 14, 7), 1, 7), (96, 16): ("small", (1, 2, 11, 2), (7, 10, 13), (8, 4, 14, 7), 1, 7),
     (112, 24): ("base-plus", (2, 3, 16, 3), (12, 16, 20), (8, 4, 14, 7), 2, 14),
@@ -308,7 +309,7 @@ def hiera_config(state:dict, where:str) -> tuple[str, dict]:
                       num_attention_heads_per_stage=[heads*2**i for i in range(4)],
                       window_positional_embedding_background_size=[side, side])
 
-# %% ../../nbs/27_models.sam.ipynb #c052
+# %% ../../nbs/27_models.sam.ipynb #c055
 def check_config(name:str|None, size:str, where:str):
     "An error if a sam2 configuration's name stands for another size than the file's."
     if not name: return
@@ -320,7 +321,7 @@ def check_config(name:str|None, size:str, where:str):
     if asked != size:
         raise InputError(f"the configuration {name} is SAM 2 {asked}, and {where} holds SAM 2 {size}; leave the configuration away")
 
-# %% ../../nbs/27_models.sam.ipynb #c054
+# %% ../../nbs/27_models.sam.ipynb #c057
 def beside(path, key:str|None=None) -> dict|None:
     "The config.json beside a checkpoint (or one part of it), if there is one."
     file = (Path(path) if Path(path).is_dir() else Path(path).parent)/"config.json"
@@ -335,7 +336,7 @@ def sized2(config, size:int):
     config.vision_config.backbone_feature_sizes = [[size//k]*2 for k in (4, 8, 16)]
     return config
 
-# %% ../../nbs/27_models.sam.ipynb #c057
+# %% ../../nbs/27_models.sam.ipynb #c060
 class Sam2Net(PromptNet):
     "transformers' Sam2Model: two fine maps and one coarse one per image."
     encoders = ("model.vision_encoder", "model.mask_decoder.conv_s0", "model.mask_decoder.conv_s1", "model.no_memory_embedding")
@@ -358,7 +359,7 @@ def _tracked(model, features, points, labels, boxes, mask, several):
                 multimask_output=several)
     return out.pred_masks[0], out.iou_scores[0]
 
-# %% ../../nbs/27_models.sam.ipynb #c059
+# %% ../../nbs/27_models.sam.ipynb #c062
 def load_sam2(spec:SegSpec, path) -> Sam2Net:
     "SAM 2 or MedSAM2 from Meta's file, MedSAM2's file or a folder of transformers."
     lib, state, where = require("transformers", spec.extra, why=spec.name), sam2_state(spec, path), f"{spec.name} ({path.name})"
@@ -376,7 +377,7 @@ def load_sam2(spec:SegSpec, path) -> Sam2Net:
 _VIDEO = Keys(unexpected=((r"memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer|no_mem_pos_enc|no_memory_positional|no_obj_"
                            r"|no_object_pointer|occlusion_|temporal_", "the memory that follows an object through a video"),))
 
-# %% ../../nbs/27_models.sam.ipynb #c064
+# %% ../../nbs/27_models.sam.ipynb #c067
 VISUAL = (49406, 7195, 49407)     # the CLIP tokens of the word "visual", which stands for "like this box" where no phrase is given
 
 def _pyramid(vision, tokens):
@@ -388,7 +389,7 @@ def _centred(box, size):
     low, high = box[:2]/size, (box[2:] + 1)/size
     return torch.cat([(low + high)/2, high - low])
 
-# %% ../../nbs/27_models.sam.ipynb #c066
+# %% ../../nbs/27_models.sam.ipynb #c069
 class Sam3Net(PromptNet):
     "transformers' Sam3Model, and a Sam3TrackerModel over the same encoder if the weights hold one."
     encoders = ("detector.vision_encoder.backbone",)
@@ -422,7 +423,7 @@ class Sam3Net(PromptNet):
             answers.append((out.pred_masks, out.pred_logits.sigmoid()*out.presence_logits.sigmoid()))
         return tuple(torch.cat(a) for a in zip(*answers))
 
-# %% ../../nbs/27_models.sam.ipynb #c068
+# %% ../../nbs/27_models.sam.ipynb #c073
 _NECK3 = renames(r"""
     \.dconv_2x2(_0)?\.            .scale_layers.0.
     \.dconv_2x2_1\.               .scale_layers.2.
@@ -454,7 +455,7 @@ _WORDS3 = renames(r"""
     \.mlp\.c_proj\.                                 .mlp.fc2.
 """)
 
-# %% ../../nbs/27_models.sam.ipynb #c070
+# %% ../../nbs/27_models.sam.ipynb #c075
 _DETECTOR3 = renames(r"""
     ^geometry_encoder\.encode\.(\d+)\.                     geometry_encoder.layers.\1.
     ^geometry_encoder\.img_pre_norm\.                      geometry_encoder.vision_layer_norm.
@@ -477,7 +478,7 @@ _DETECTOR3 = renames(r"""
     boxRPB_embed_                                          box_rpb_embed_
 """)
 
-# %% ../../nbs/27_models.sam.ipynb #c072
+# %% ../../nbs/27_models.sam.ipynb #c077
 _SCORES3 = renames(r"""
     ^dot_prod_scoring\.prompt_mlp\.out_norm\.  dot_product_scoring.text_mlp_out_norm.
     ^dot_prod_scoring\.prompt_mlp\.            dot_product_scoring.text_mlp.
@@ -498,7 +499,7 @@ _MASKS3 = renames(r"""
 """)
 _TO_HF3 = _IMAGE3 + _WORDS3 + _DETECTOR3 + _SCORES3 + _MASKS3
 
-# %% ../../nbs/27_models.sam.ipynb #c075
+# %% ../../nbs/27_models.sam.ipynb #c080
 def cut_in_three(state:dict) -> dict:
     "Fused projections (`attention.qkv`, `in_proj_weight`) as q, k and v; the text projection transposed; no position for a class token."
     out = {}
@@ -511,7 +512,7 @@ def cut_in_three(state:dict) -> dict:
     if places in out and round(out[places].shape[1]**.5)**2 != out[places].shape[1]: out[places] = out[places][:, 1:].contiguous()
     return out
 
-# %% ../../nbs/27_models.sam.ipynb #c078
+# %% ../../nbs/27_models.sam.ipynb #c083
 _UNUSED3 = ((r"vision_encoder\.backbone\..*\.freqs_cis$", "rotations that are computed"),
             (r"backbone\.vision_backbone\.sam2_convs\.", "the tracker's neck"),
             (r"geometry_encoder\.points_|geometry_encoder\.mask", "prompts of the detector that were never published"))
@@ -521,7 +522,7 @@ _TRACKER3 = ((r"^backbone\.vision_backbone\.(?:sam2_)?convs\.(\d)\.", r"vision_e
 def _inside(state, prefix, wanted=""):
     return {k[len(prefix):]: v for k, v in state.items() if k.startswith(prefix) and re.match(wanted, k[len(prefix):])}
 
-# %% ../../nbs/27_models.sam.ipynb #c080
+# %% ../../nbs/27_models.sam.ipynb #c085
 def sam3_state(spec:SegSpec, path) -> tuple[dict, dict]:
     "(detector's tensors, tracker's tensors) of a SAM 3 checkpoint, in transformers' spelling; a part that is not there is empty."
     state = read_state(spec, path)
@@ -537,7 +538,7 @@ def sam3_state(spec:SegSpec, path) -> tuple[dict, dict]:
     tracker = one_table(renamed({**tracker, **neck}, _TRACKER3 + _TO_HF2)) if tracker and neck else {}
     return cut_in_three(renamed(detector, _TO_HF3)), tracker
 
-# %% ../../nbs/27_models.sam.ipynb #c082
+# %% ../../nbs/27_models.sam.ipynb #c087
 def load_sam3(spec:SegSpec, path) -> Sam3Net:
     "SAM 3 or Medical-SAM3: the detector, and the tracker if the row takes points."
     lib, where = require("transformers", spec.extra, why=spec.name), f"{spec.name} ({path.name})"
@@ -565,7 +566,7 @@ def _no_random_start(lib):
     if not hasattr(lib, "Sam3Model"): raise InputError("SAM 3 needs transformers 5; run: pip install -U transformers")
     return require("transformers.initialization", "seg").no_init_weights()
 
-# %% ../../nbs/27_models.sam.ipynb #c091
+# %% ../../nbs/27_models.sam.ipynb #c096
 CHECKED = "small checkpoint, against the published code"
 _SAM = dict(checked=CHECKED, loader=load_sam, kind="promptable", dim=None, params=93.7, packages=("segment_anything",),
             lora=(r"image_encoder\..*\.qkv",))
@@ -597,7 +598,7 @@ TINYVIT_ROWS = (SegSpec("MobileSAM", hub="dhkim2810/MobileSAM", files=("mobile_s
                 SegSpec("TinySAM", source="the release page of https://github.com/xinghaochen/TinySAM",
                         files=("tinysam_42.3.pth", "tinysam.pth"), note="TinyViT-5M, distilled further; always three masks", **_TINY))
 
-# %% ../../nbs/27_models.sam.ipynb #c092
+# %% ../../nbs/27_models.sam.ipynb #c097
 _SAM2 = dict(checked=CHECKED, kind="promptable", loader=load_sam2, dim=None, packages=("transformers",), keys=_VIDEO,
              lora=(r"model\.vision_encoder\.backbone\..*\.qkv",),
              layout="model → image_encoder.trunk.* … (471 tensors, tiny), or transformers' spelling")

@@ -24,7 +24,7 @@ from .sam import CHECKED, n_blocks, other_model, renamed
 __all__ = ['SAM3D_ROWS', 'ChannelNorm', 'Waves', 'PromptEncoder3d', 'MaskDecoder3d', 'Attention3d', 'VitBlock3d', 'Vit3d',
            'Sam3dNet', 'vit3d_shape', 'load_sam3d', 'check_volume', 'cut', 'Blocks', 'sample', 'seen_from',
            'from_block', 'to_block', 'VolumeModel', 'BlockModel', 'Windows', 'SegVolNet', 'load_segvol', 'in_window',
-           'WindowModel']
+           'FarAndNear', 'WindowModel']
 
 # %% ../../nbs/28_models.sam3d.ipynb #c006
 class ChannelNorm(nn.Module):
@@ -219,7 +219,7 @@ def load_sam3d(spec:SegSpec, path) -> Sam3dNet:
     return load_exactly(Sam3dNet(spec, Vit3d(size, **shape), shape["width"], **decoder), state, spec.keys.missing, spec.keys.unexpected,
                         f"{spec.name} ({path.name})")
 
-# %% ../../nbs/28_models.sam3d.ipynb #c032
+# %% ../../nbs/28_models.sam3d.ipynb #c033
 def check_volume(volume, spacing, name:str, need_spacing:bool=True) -> tuple[np.ndarray, tuple|None]:
     "The volume as float32 (D, H, W) and its spacing as three positive numbers."
     array = np.asarray(getattr(volume, "array", volume))
@@ -235,7 +235,7 @@ def check_volume(volume, spacing, name:str, need_spacing:bool=True) -> tuple[np.
         raise InputError(f"the volume holds {plural(int(bad.sum()), 'value')} that are not finite; replace them first")
     return array.astype(np.float32), spacing and tuple(float(s) for s in spacing)
 
-# %% ../../nbs/28_models.sam3d.ipynb #c035
+# %% ../../nbs/28_models.sam3d.ipynb #c036
 def cut(volume, start, size, fill:float=0.) -> torch.Tensor:
     "The part of a (D, H, W) tensor that begins at `start` (which may be negative), filled where there is nothing."
     out = torch.full(tuple(size), fill)
@@ -244,7 +244,7 @@ def cut(volume, start, size, fill:float=0.) -> torch.Tensor:
     out[tuple(target)] = volume[tuple(source)]
     return out
 
-# %% ../../nbs/28_models.sam3d.ipynb #c038
+# %% ../../nbs/28_models.sam3d.ipynb #c039
 @dataclass(frozen=True)
 class Blocks:
     "Volume → 1.5 mm, right–front–head, cut at ±1000 HU if it is a CT; `block` takes one cube out."
@@ -268,7 +268,7 @@ class Blocks:
         inside = x[x > 0]
         return ((x - inside.mean())/inside.std() if len(inside) > 1 and inside.std() > 0 else torch.zeros_like(x))[None]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c042
+# %% ../../nbs/28_models.sam3d.ipynb #c043
 def sample(x, places) -> torch.Tensor:
     "A (D, H, W) tensor at the given coordinates of each axis, linearly; beyond the ends the end value."
     for axis, at in enumerate(places):
@@ -284,7 +284,7 @@ def seen_from(frame:Frame) -> list[np.ndarray]:
     return [(np.where(f, n - 1 - np.arange(n), np.arange(n)) + .5)*s + o - .5
             for n, s, o, f in zip(frame.grid, frame.scale, frame.offset, frame.flip)]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c046
+# %% ../../nbs/28_models.sam3d.ipynb #c047
 def from_block(frame:Frame, start, low, size) -> tuple[np.ndarray, np.ndarray]:
     "(mask, logits float16) on the image's grid from the logits of a block of `size` at `start`, a quarter as wide; −∞ beyond it."
     places = [p - b for p, b in zip(seen_from(frame), start)]
@@ -306,7 +306,7 @@ def to_block(frame:Frame, start, mask, size) -> torch.Tensor:
     low[inside] = sample(mask, places)[inside]
     return low
 
-# %% ../../nbs/28_models.sam3d.ipynb #c050
+# %% ../../nbs/28_models.sam3d.ipynb #c051
 class VolumeModel(SegModel):
     "What the volume models share: one volume at a time, patches encoded when a prompt needs them and kept in the embedding."
     need_spacing = True
@@ -318,7 +318,7 @@ class VolumeModel(SegModel):
             embedding.arrays[name] = made["image"][0].float().cpu().numpy()
         return {"image": torch.as_tensor(embedding.arrays[name]).to(self.device)[None]}
 
-# %% ../../nbs/28_models.sam3d.ipynb #c053
+# %% ../../nbs/28_models.sam3d.ipynb #c054
 class BlockModel(VolumeModel):
     "SAM-Med3D and FastSAM3D: a block around the first click; clicks beyond it are left out, and said."
     def set_image(self, image, spacing=None) -> Embedding:
@@ -348,7 +348,7 @@ class BlockModel(VolumeModel):
 
 Sam3dNet.model_class = BlockModel
 
-# %% ../../nbs/28_models.sam3d.ipynb #c066
+# %% ../../nbs/28_models.sam3d.ipynb #c067
 @dataclass(frozen=True)
 class Windows:
     "Volume → values above its mean standardised, stretched to 0–1, cropped to what is above the minimum; `size` is the window."
@@ -378,7 +378,7 @@ class Windows:
         d, h, w = (axis(*v) for v in zip(shape, self.size, low, high))
         return [(i, j, k) for i in d for j in h for k in w]
 
-# %% ../../nbs/28_models.sam3d.ipynb #c071
+# %% ../../nbs/28_models.sam3d.ipynb #c072
 class SegVolNet(PromptNet):
     "MONAI's ViT for one window, SegVol's prompt encoder and decoder, CLIP's text tower; keys as in the file."
     def __init__(self, spec:SegSpec, tokenize=None, width:int=768, layers:int=12, heads:int=12, mlp:int=3072, hidden:int=256,
@@ -407,7 +407,7 @@ class SegVolNet(PromptNet):
         low, quality = self.mask_decoder(features["image"], self.prompt_encoder.dense(), tokens, dense, text)
         return F.interpolate(low, size=self.spec.preprocess.size, mode="trilinear", align_corners=False), quality
 
-# %% ../../nbs/28_models.sam3d.ipynb #c073
+# %% ../../nbs/28_models.sam3d.ipynb #c074
 _SEGVOL = Keys(prefix=("module.", "model.", ""),
                missing=((r"image_encoder\.blocks\.\d+\.norm_cross_attn\.", "MONAI's ViT has them since 1.4 and does not use them here"),),
                unexpected=((r"prompt_encoder\.mask_downscaling\.", "convolutions for 2D masks, never used"),
@@ -429,7 +429,7 @@ def load_segvol(spec:SegSpec, path) -> SegVolNet:
     state = renamed(state, ((r"clip_text_model\.text_model\.", "clip_text_model."),)) if flat else state
     return load_exactly(net, state, spec.keys.missing, spec.keys.unexpected, f"{spec.name} ({path.name})")
 
-# %% ../../nbs/28_models.sam3d.ipynb #c075
+# %% ../../nbs/28_models.sam3d.ipynb #c077
 def _averaged(windows, crop, size):
     "The mean of the windows that cover a voxel; the first answer where none does."
     total, count = torch.zeros_like(crop), torch.zeros_like(crop)
@@ -447,7 +447,7 @@ def _within(box, size):
     low, high = np.maximum(box[:3], 0), np.minimum(box[3:], size - 1)
     return np.r_[low, high] if (low <= high).all() else None
 
-# %% ../../nbs/28_models.sam3d.ipynb #c079
+# %% ../../nbs/28_models.sam3d.ipynb #c081
 def in_window(start, size, scale, found, points=None, labels=None, box=None, only:bool=False) -> tuple:
     """Object points (n, 3) and one box (6,) in the voxels of a window, or None: of `points` and `box` of the far view (array order), which
     is `scale` times as large as the volume, and of the places (m, 3) that were `found` in the window; `only`: there is no other window."""
@@ -461,10 +461,10 @@ def in_window(start, size, scale, found, points=None, labels=None, box=None, onl
         if ok.any(): here = local[ok]
     return here, mine
 
-# %% ../../nbs/28_models.sam3d.ipynb #c082
-class WindowModel(VolumeModel):
-    "SegVol: the shrunken volume first, then windows over what was found; `zoom=False` stays at the first answer."
-    need_spacing, zoom = False, True
+# %% ../../nbs/28_models.sam3d.ipynb #c084
+class FarAndNear(VolumeModel):
+    "A volume as SegVol sees it: shrunken, or window by window, and what the network says of either; each view is encoded once."
+    need_spacing = False
     def set_image(self, image, spacing=None) -> Embedding:
         "A CT volume (D, H, W) in canonical orientation; the view from far is encoded at once."
         array, spacing = check_volume(image, spacing, self.spec.name, need_spacing=False)
@@ -478,6 +478,23 @@ class WindowModel(VolumeModel):
             whole = torch.from_numpy(e.arrays["volume"])[None, None]
             return F.interpolate(whole, size=self.transform.size, mode="nearest-exact")[0]
         return self._patch(e, "far", shrunk)
+    def _near(self, e, crop, start, only, points, labels, box, words):
+        "The answer of one window; None if nothing of the prompt or of the first answer lies in it."
+        size = self.transform.size
+        found = (cut(crop, start, size, -1.) > 0).nonzero().numpy()
+        here, mine = in_window(start, np.array(size), np.array(e.frame.scale), found, points, labels, box, only)
+        if here is None and mine is None and words is None: return None
+        features = self._patch(e, "window {} {} {}".format(*start), lambda: cut(torch.from_numpy(e.arrays["volume"]), start, size)[None])
+        return self._answer(features, here, None if here is None else np.ones(len(here), int), mine, words)
+    def _answer(self, features, points, labels, box, words):
+        points, labels, box = (None if v is None else v[None] for v in (points, labels, box))
+        asked = on_device(points, self.device), on_device(labels, self.device, torch.long), on_device(box, self.device)
+        return self._run(lambda: self.module.decode(features, *asked, words))[0][0, 0].float().cpu()
+
+# %% ../../nbs/28_models.sam3d.ipynb #c088
+class WindowModel(FarAndNear):
+    "SegVol: the shrunken volume first, then windows over what was found; `zoom=False` stays at the first answer."
+    zoom = True
     @torch.no_grad()
     def predict(self, embedding, points=None, labels=None, boxes=None, text=None, mask=None) -> Prediction:
         prompt = self.prompt(embedding, points, labels, boxes, text, mask)
@@ -504,22 +521,10 @@ class WindowModel(VolumeModel):
             region = tuple(slice(a, b) for a, b in zip(first, last))
             crop[region] = _averaged(near, crop, self.transform.size)[region]
         return crop.numpy().clip(-6e4, 6e4).astype(np.float16)
-    def _near(self, e, crop, start, only, points, labels, box, words):
-        "The answer of one window; None if nothing of the prompt or of the first answer lies in it."
-        size = self.transform.size
-        found = (cut(crop, start, size, -1.) > 0).nonzero().numpy()
-        here, mine = in_window(start, np.array(size), np.array(e.frame.scale), found, points, labels, box, only)
-        if here is None and mine is None and words is None: return None
-        features = self._patch(e, "window {} {} {}".format(*start), lambda: cut(torch.from_numpy(e.arrays["volume"]), start, size)[None])
-        return self._answer(features, here, None if here is None else np.ones(len(here), int), mine, words)
-    def _answer(self, features, points, labels, box, words):
-        points, labels, box = (None if v is None else v[None] for v in (points, labels, box))
-        asked = on_device(points, self.device), on_device(labels, self.device, torch.long), on_device(box, self.device)
-        return self._run(lambda: self.module.decode(features, *asked, words))[0][0, 0].float().cpu()
 
 SegVolNet.model_class = WindowModel
 
-# %% ../../nbs/28_models.sam3d.ipynb #c088
+# %% ../../nbs/28_models.sam3d.ipynb #c094
 _BLOCKS = dict(checked=CHECKED, kind="promptable", domain="medical", dim=None, licence="Apache-2.0", loader=load_sam3d,
                packages=("segment_anything",), preprocess=Blocks(), prompts=("point", "mask"), choice="single", space="3D",
                lora=(r"image_encoder\..*\.qkv",))

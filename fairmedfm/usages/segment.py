@@ -194,9 +194,11 @@ def _chunk_entries(path, digest:str) -> list:
 # %% ../../nbs/46_usages.segment.ipynb #c037
 def _as_type(e:Embedding, have, want) -> Embedding:
     return replace(e, arrays={k: v.astype(want) if v.dtype == have else v for k, v in e.arrays.items()})
+
 def _halved(e:Embedding) -> Embedding: return _as_type(e, np.float32, np.float16)
 def _full(e:Embedding) -> Embedding: return _as_type(e, np.float16, np.float32)
 
+# %% ../../nbs/46_usages.segment.ipynb #c039
 class EmbeddingShelf:
     "Embeddings of one encoder under one set of facts, in chunks of about `megabytes` below `folder`; `half` rounds to half precision."
     def __init__(self, folder, digest:str, encoding:str, half:bool=False, megabytes:float=64, say:Callable|None=None):
@@ -253,7 +255,7 @@ class EmbeddingShelf:
         except (OSError, ValueError, st.SafetensorError): return None
         return arrays if _crc(arrays) == entry["crc"] else None
 
-# %% ../../nbs/46_usages.segment.ipynb #c042
+# %% ../../nbs/46_usages.segment.ipynb #c044
 class SegCache:
     "The folder of embeddings and scores. `folder=None` keeps nothing."
     def __init__(self, folder="./cache", half:bool=False, megabytes:float=64, piece:int=16, say:Callable|None=None):
@@ -278,7 +280,7 @@ class SegCache:
         image, mask = (self.hashes.of(data.path(cell[c]), split_path(cell[c])[1]) for c in ("image", "mask"))
         return image, hashlib.sha256(f"{cell['id']}|{image}|{mask}".encode()).hexdigest()
 
-# %% ../../nbs/46_usages.segment.ipynb #c046
+# %% ../../nbs/46_usages.segment.ipynb #c048
 class ScoreBook:
     "Lines of finished cases by their key; `write` keeps those of a piece in one file, whole or not there."
     def __init__(self, folder:Path|None):
@@ -295,7 +297,7 @@ def book_of(cache:SegCache, facts:dict) -> ScoreBook:
     "The book for a set of facts."
     return ScoreBook(cache._place("scores", facts) if cache.folder else None)
 
-# %% ../../nbs/46_usages.segment.ipynb #c049
+# %% ../../nbs/46_usages.segment.ipynb #c051
 @dataclass(frozen=True)
 class SegUsage:
     "A value of `--usage`: the prompt in its name, volumes whole or by slices, what is trained."
@@ -316,7 +318,7 @@ SEG_USAGES = Registry("usage", [
     SegUsage("seg2d-ft", "seg2d after fine-tuning the decoder on the training split", trains=True),
     SegUsage("seg2d-lora", "seg2d after fine-tuning the decoder and LoRA layers of the image encoder", trains=True, images=True)])
 
-# %% ../../nbs/46_usages.segment.ipynb #c051
+# %% ../../nbs/46_usages.segment.ipynb #c053
 def several(given) -> list:
     "What is asked for, one by one: a list, or text with commas."
     return [p.strip() for text in as_list(given) for p in str(text).split(",") if p.strip()]
@@ -332,7 +334,7 @@ def usage_prompts(usage:str, prompts=None) -> list[str]:
                          "several with commas")
     return [own] if own else given
 
-# %% ../../nbs/46_usages.segment.ipynb #c054
+# %% ../../nbs/46_usages.segment.ipynb #c056
 METRICS = ("dice", "iou", "hd95", "nsd", "rvd")
 
 @dataclass(frozen=True)
@@ -363,7 +365,7 @@ class SegRun:
                 "per": self.per, "seed": self.seed, "metrics": list(self.metrics), "tolerance": self.tolerance,
                 "empty_score": self.empty_score}
 
-# %% ../../nbs/46_usages.segment.ipynb #c056
+# %% ../../nbs/46_usages.segment.ipynb #c058
 def seg_run(
     data:Dataset, model, # a promptable model
     prompts="center", # one or several names, also separated by commas
@@ -390,7 +392,7 @@ def seg_run(
                   tuple(MASK_METRICS[m].name for m in as_list(metrics)), float(tolerance), empty_score,
                   read_options(data, model.protocol, read), solid)
 
-# %% ../../nbs/46_usages.segment.ipynb #c060
+# %% ../../nbs/46_usages.segment.ipynb #c062
 def united(model, embedding, prompts, **more) -> Prediction:
     "The union of the answers to the prompts of one sample; the mean of their scores."
     if len(prompts) > 1 and all(set(p) == {"boxes"} for p in prompts): prompts = [{"boxes": np.stack([p["boxes"] for p in prompts])}]
@@ -414,7 +416,7 @@ def answers(model, embedding, shot:Shot, name:str, plan:Plan, run:SegRun) -> Ite
             found = united(model, embedding, prompts, **more)
         yield k + 1, found, prompts
 
-# %% ../../nbs/46_usages.segment.ipynb #c065
+# %% ../../nbs/46_usages.segment.ipynb #c067
 def pair_scores(pred, true, spacing=None, metrics=METRICS, tolerance:float=1.0, empty_score:float=1.0) -> dict:
     "Each metric, and both volumes, in mm (mm², mm³) where the spacing is known, else in pixels; for two boolean masks of one shape."
     both, p, t, _ = overlap(pred, true)
@@ -425,7 +427,7 @@ def pair_scores(pred, true, spacing=None, metrics=METRICS, tolerance:float=1.0, 
         return float(m.surface(*far, tolerance*(1 + 1e-6))) if far else m.one_empty if p or t else np.nan
     return {**{m.name: one(m) for m in rows}, "volume": t*cell, "predicted_volume": p*cell}
 
-# %% ../../nbs/46_usages.segment.ipynb #c069
+# %% ../../nbs/46_usages.segment.ipynb #c071
 def ahead(read:Callable, items:Iterable, workers:int=0) -> Iterator:
     "`read(item)` of each item in order, `workers` items ahead in as many threads."
     if workers < 1: yield from map(read, items); return
@@ -456,7 +458,7 @@ def encoded(model, stream:Iterable[Shot], shelf:EmbeddingShelf|None=None, batch_
         if len(missing) >= batch_size or len(waiting) >= 2*batch_size: yield from done()
     yield from done()
 
-# %% ../../nbs/46_usages.segment.ipynb #c073
+# %% ../../nbs/46_usages.segment.ipynb #c075
 def _shape_facts(truth) -> dict:
     edge = any(np.take(truth, k, axis).any() for axis in range(truth.ndim) for k in (0, -1))
     return {"pieces": connected(truth)[1], "border": bool(edge)}
@@ -487,7 +489,7 @@ def volume_lines(case:Case, run:SegRun, grid, spacing, truths) -> list[dict]:
                       "predicted_iou": float(np.mean(own)), "slices": len(slices)})
     return lines
 
-# %% ../../nbs/46_usages.segment.ipynb #c077
+# %% ../../nbs/46_usages.segment.ipynb #c079
 def _published_volume(case, run):
     "Grid, spacing and masks of a volume as the published protocol scores its slices."
     n = run.size
@@ -514,7 +516,7 @@ def finish(case:Case, run:SegRun) -> dict:
     unit = {"unit": "pixel" if case.spacing is None else "mm"}
     return {"lines": [{**l, **unit} for l in lines], "slices": by_slice}
 
-# %% ../../nbs/46_usages.segment.ipynb #c079
+# %% ../../nbs/46_usages.segment.ipynb #c081
 def all_shots(data:Dataset, run:SegRun, rows, cache:SegCache, workers:int=0, bad:dict|None=None) -> Iterator[Shot]:
     "Every shot of the rows, in order. Rows that cannot be read go to `bad` with the reason; without it they are errors."
     def read(row):
@@ -536,7 +538,7 @@ def walk(data:Dataset, model, run:SegRun, rows, cache:SegCache, shelf, batch_siz
     "Every shot of the rows with its embedding, in order."
     yield from encoded(model, all_shots(data, run, rows, cache, workers, bad), shelf, batch_size)
 
-# %% ../../nbs/46_usages.segment.ipynb #c082
+# %% ../../nbs/46_usages.segment.ipynb #c084
 @dataclass
 class Segmented:
     "`table`: a line per case, structure, prompt and round; `slices`: the same for slices of volumes (else empty); `run`, `notes`, `facts`."
@@ -551,10 +553,10 @@ class Segmented:
         return [(s, p.name) for s in self.run.structures for p in self.run.plans]
     def __repr__(self):
         done = self.table["dice"].notna().sum() if "dice" in self.table else len(self.table)
-        return (f"{plural(self.table['id'].nunique(), 'case')}, {len(self.run.structures)} × {plural(len(self.run.plans), 'prompt')}: "
-                f"{plural(int(done), 'scored line')}")
+        cases, prompts = plural(self.table["id"].nunique(), "case"), plural(len(self.run.plans), "prompt")
+        return f"{cases}, {len(self.run.structures)} × {prompts}: {plural(int(done), 'scored line')}"
 
-# %% ../../nbs/46_usages.segment.ipynb #c084
+# %% ../../nbs/46_usages.segment.ipynb #c087
 def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
     notes, shown = Notes(), {n for a in data.attributes for n in (a, f"{a}_group", f"{a}_binary")} | set(columns)
     attributes = [a for a in data.samples.columns if a not in FIRST_COLUMNS and a in shown]
@@ -582,7 +584,7 @@ def _collect(data, run, rows, keys, book, unread, facts, columns) -> Segmented:
     return Segmented(lines[[c for c in (*who.columns, *order) if c in lines]],
                      slices[[c for c in (*who.columns, "slice", *order) if c in slices]], run, notes, facts)
 
-# %% ../../nbs/46_usages.segment.ipynb #c087
+# %% ../../nbs/46_usages.segment.ipynb #c090
 def _pieces(rows, keys, size) -> list[tuple[str, list]]:
     pieces = [list(rows[i:i + size]) for i in range(0, len(rows), size)]
     return [(hashlib.sha256("".join(keys[r] for r in p).encode()).hexdigest()[:20], p) for p in pieces]
@@ -599,7 +601,7 @@ def _work(data, model, run, rows, keys, cache, shelf, claim, batch_size, workers
         if shelf is not None: shelf.flush()
     return out
 
-# %% ../../nbs/46_usages.segment.ipynb #c089
+# %% ../../nbs/46_usages.segment.ipynb #c092
 def segment(
     data:Dataset, model, run:SegRun, # of `seg_run`
     rows=None, # rows of the table; `None`: all
@@ -643,7 +645,7 @@ def segment(
                               for k in untrained)): result.notes.add(n)
     return result
 
-# %% ../../nbs/46_usages.segment.ipynb #c102
+# %% ../../nbs/46_usages.segment.ipynb #c105
 def _target_name(structure, prompt) -> str: return f"{structure}_{prompt}".replace(" ", "-").replace(",", "-")
 
 def _predictions(self, of:str="table") -> pd.DataFrame:
@@ -661,7 +663,7 @@ def _predictions(self, of:str="table") -> pd.DataFrame:
 
 Segmented.predictions = _predictions
 
-# %% ../../nbs/46_usages.segment.ipynb #c107
+# %% ../../nbs/46_usages.segment.ipynb #c110
 def _report(self, attributes, bins=None, intersectional=False, of:str|None=None, ci:float|None=None, **how) -> FairnessReport:
     """Fairness of Dice across the groups of attributes (columns of the table); with `ci` also intervals and tests, with patients as
     clusters; `how` as in `evaluate_segmentation`."""
@@ -678,7 +680,7 @@ def _report(self, attributes, bins=None, intersectional=False, of:str|None=None,
 
 Segmented.report = _report
 
-# %% ../../nbs/46_usages.segment.ipynb #c113
+# %% ../../nbs/46_usages.segment.ipynb #c116
 def group_scores(result:Segmented, attribute:str, bins=None) -> pd.DataFrame:
     "Mean of every score per structure, prompt, round and group; `n` is the number of samples with a Dice."
     table, parts = result.table, []
@@ -689,7 +691,7 @@ def group_scores(result:Segmented, attribute:str, bins=None) -> pd.DataFrame:
         parts.append(out.assign(**dict(zip(["structure", "prompt", "round"], key))).reset_index())
     return pd.concat(parts).set_index(["structure", "prompt", "round", "group"])
 
-# %% ../../nbs/46_usages.segment.ipynb #c116
+# %% ../../nbs/46_usages.segment.ipynb #c119
 def gap_by_size(table:pd.DataFrame, attribute:str, groups:tuple[str, str], strata:int=4, score:str="dice") -> pd.DataFrame:
     "Mean `score` of two groups and their difference per quantile of size, over `all`, and `at equal size`; lines without one are left out."
     t = table[table[score].notna() & table[attribute].isin(groups)]
@@ -706,7 +708,7 @@ def gap_by_size(table:pd.DataFrame, attribute:str, groups:tuple[str, str], strat
     equal = {g: (both[g]*weight).sum()/weight.sum() if len(both) else np.nan for g in (*groups, "difference")}
     return pd.concat([out, pd.DataFrame({"at equal size": {f"n {g}": both[f"n {g}"].sum() for g in groups} | equal}).T]).rename_axis("size")
 
-# %% ../../nbs/46_usages.segment.ipynb #c122
+# %% ../../nbs/46_usages.segment.ipynb #c125
 @dataclass
 class View:
     "What is drawn of a case: picture, truth, answer, prompts."
@@ -742,7 +744,7 @@ def view(data:Dataset, model, run:SegRun, id:str, structure:str, prompt:str, cac
         image, truth, mask, prompts, note = to_uint8(image)[k], truth[k], mask[k], [], f"slice {k}"
     return View(id, pair_scores(mask, truth, metrics=("dice",))["dice"], image, truth, mask, prompts, note)
 
-# %% ../../nbs/46_usages.segment.ipynb #c124
+# %% ../../nbs/46_usages.segment.ipynb #c127
 def draw(ax, v:View, crop:float=1.0):
     "Draw a view: true outline dashed, answer orange, prompts; cropped to the object with `crop` of its size around it (0: no crop)."
     ax.imshow(v.image, cmap="gray", vmin=0, vmax=255); ax.set_xticks([]); ax.set_yticks([])
@@ -772,7 +774,7 @@ def contact_sheet(views:dict[str, list[View]], title:str=""):
     if title: fig.suptitle(textwrap.fill(title, 24*wide), fontsize=9)
     return fig
 
-# %% ../../nbs/46_usages.segment.ipynb #c127
+# %% ../../nbs/46_usages.segment.ipynb #c130
 def save_worst(data:Dataset, model, result:Segmented, attribute:str, out, n:int=10, overlays:bool=False, cache:SegCache|None=None,
                bins=None) -> list[Path]:
     "Write `worst-<target>-<attribute>.png` per structure and prompt into `out`, and with `overlays` every picture as a file of its own."
