@@ -651,9 +651,9 @@ SECTIONS = {"short": "In short", "said": "Assumed", "pictures": "Pictures", "gro
 
 def page(report, s:Samples, title=None, notes=None, model_card=None) -> dict:
     "Everything the template shows."
-    (card, missing), texts, tables, parts = card_fields(model_card), _words(report, title, notes), _tables(report), page_parts()
-    data = {**report.to_dict(), "title": texts["title"], "model_card": dict(model_card or {}), "fingerprint": fingerprint(report)}
-    return dict(**texts, **tables, **_pictures(report, s), **parts, card=card, card_missing=missing, facts=facts(report, s),
+    (card, missing), texts, tables, parts, made = card_fields(model_card), _words(report, title, notes), _tables(report), page_parts(), facts(report, s)
+    data = {**report.to_dict(), "title": texts["title"], "model_card": dict(model_card or {}), "fingerprint": dict(made)["fingerprint of this report"]}
+    return dict(**texts, **tables, **_pictures(report, s), **parts, card=card, card_missing=missing, facts=made,
                 sections=[(k, v) for k, v in SECTIONS.items() if k != "differences" or tables["tables"]], data=type(parts["css"])(script_json(data)))
 
 # %% ../nbs/07_html.ipynb #c101

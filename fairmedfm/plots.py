@@ -751,19 +751,35 @@ def _thresholds(y, s, w, most:int=100):
     along = np.cumsum(share[order])[last]
     return v[last[np.unique(np.minimum(np.searchsorted(along, np.linspace(along[0], along[-1], most)), len(last) - 1))]]
 
+def _above(s, w, t, *what) -> list:
+    "Weighted sums of each of `what` over the samples whose score reaches each threshold."
+    order = np.argsort(-s, kind="stable")
+    k = np.searchsorted(-s[order], -t, side="right")
+    return [np.r_[0.0, np.cumsum((w * v)[order])][k] for v in what]
+
+def _reached(s, w, clusters, t, z):
+    "`(thresholds, 3)`: the share of the samples whose score reaches each threshold, and its limits."
+    if clusters is not None: return np.array([_share((s >= x).astype(float), w, clusters, z) for x in t])
+    above = _above(s, w, np.r_[t, -np.inf], 1.0)[0]
+    with np.errstate(invalid="ignore", divide="ignore"): p, n = above[:-1] / above[-1], np.full(len(t), above[-1] ** 2 / (w * w).sum())
+    return np.column_stack([p, *wilson(p, n, z)])
+
 def roc_points(y, s, w, clusters, z):
     "`(fpr, tpr)`, each `(points, 3)`: the value and its limits."
-    at = lambda m: np.array([_share((s[m] >= t).astype(float), w[m], None if clusters is None else clusters[m], z) for t in _thresholds(y, s, w)])
-    return at(y == 0), at(y > 0)
+    t = _thresholds(y, s, w)
+    return tuple(_reached(s[m], w[m], None if clusters is None else clusters[m], t, z) for m in (y == 0, y > 0))
 
 # %% ../nbs/06_plots.ipynb #c104
 def pr_points(y, s, w, clusters, z):
     "`(recall, precision)`, each `(points, 3)`."
     t, pos = _thresholds(y, s, w), y > 0
-    some_of = lambda hit, m: _share(hit[m].astype(float), w[m], None if clusters is None else clusters[m], z)
-    return np.array([some_of(s >= x, pos) for x in t]), np.array([some_of(y, s >= x) for x in t])
+    recall = _reached(s[pos], w[pos], None if clusters is None else clusters[pos], t, z)
+    if clusters is not None: return recall, np.array([_share(y[s >= x], w[s >= x], clusters[s >= x], z) for x in t])
+    hit, every, square = _above(s, w, t, y, 1.0, w)
+    with np.errstate(invalid="ignore", divide="ignore"): p, n = hit / every, every ** 2 / square
+    return recall, np.column_stack([p, *wilson(p, n, z)])
 
-# %% ../nbs/06_plots.ipynb #c109
+# %% ../nbs/06_plots.ipynb #c111
 MANY = 8
 
 def named_few(values) -> list:
@@ -771,7 +787,7 @@ def named_few(values) -> list:
     order = [i for i in np.argsort(values, kind="stable") if np.isfinite(values[i])]
     return sorted(order) if len(order) <= MANY else sorted(order[:3] + order[-3:])
 
-# %% ../nbs/06_plots.ipynb #c111
+# %% ../nbs/06_plots.ipynb #c113
 def _outline(x, up, titles):
     "The band as one polygon: along the better limits, around the last corner, back along the worse limits, around the first corner."
     better, worse = (1, 2) if titles["rises"] else (2, 1)                  # of x; of y the better limit is the upper one
@@ -779,7 +795,7 @@ def _outline(x, up, titles):
     right = np.r_[x[:, better], corner(x, -1, 2), x[::-1, worse], corner(x, 0, 1)]
     return right, np.r_[up[:, 2], corner(up, -1, better % 2 + 1), up[::-1, 1], corner(up, 0, better)]
 
-# %% ../nbs/06_plots.ipynb #c113
+# %% ../nbs/06_plots.ipynb #c115
 def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, height=5.6, baseline=None):
     "The frame that all curves share: `points(...)` gives x and y with limits; `value` is the metric in the legend."
     z, v = NormalDist().inv_cdf(.5 + ci ** (1 / coordinates) / 2), a.c.values(value)
@@ -800,7 +816,7 @@ def _curves(a, ax, points, value, titles, band=True, ci=.95, coordinates=2, heig
     _legend(ax, entries + [(ax.fill_between([], [], [], color=MUTED, alpha=.2), f"where a point lies with {ci:.0%} confidence")] * band)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c115
+# %% ../nbs/06_plots.ipynb #c117
 def roc_by_group(
     y_true, y_score, sensitive_features, # labels, scores and one attribute, as in `auc_gap`
     *, ax=None,                          # axes to draw into
@@ -818,7 +834,7 @@ def draw_roc(a:Asked, ax=None, ci=.95, band=True):
     ax = _curves(a, ax, start, "auc", titles, band, ci, baseline=([0, 1], [0, 1]))
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.01)); return ax
 
-# %% ../nbs/06_plots.ipynb #c118
+# %% ../nbs/06_plots.ipynb #c120
 def pr_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, band:bool=True, clusters=None, **options):
     """Precision against recall in every group, with bands; arguments as in `roc_by_group`. Precision follows prevalence, so groups differ in it even
     under a model that serves them alike. Returns the axes."""
@@ -830,7 +846,7 @@ def draw_pr(a:Asked, ax=None, ci=.95, band=True):
     ax = _curves(a, ax, pr_points, "ap", titles, band, ci)
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.03)); return ax
 
-# %% ../nbs/06_plots.ipynb #c121
+# %% ../nbs/06_plots.ipynb #c123
 def calibration_points(y, p, w, clusters, z, bins=10):
     "`(mean score, share of positives with limits)` in equal-mass bins; at least 15 samples each."
     k = int(max(1, min(bins, len(y) // 15)))
@@ -857,7 +873,7 @@ def draw_calibration(a:Asked, ax=None, ci=.95, band=True):
     top = min(1, 1.06 * max(seen))
     ax.set(xlim=(-.01 * top, top * 1.01), ylim=(-.01 * top, top * 1.01)); return ax
 
-# %% ../nbs/06_plots.ipynb #c125
+# %% ../nbs/06_plots.ipynb #c127
 def _crowded(p): return np.median(p) < .08 or np.median(p) > .92
 
 def _odds(p): p = np.clip(p, 1e-4, 1 - 1e-4); return np.log(p / (1 - p))
@@ -866,7 +882,7 @@ def score_histograms(y_true, y_score, sensitive_features, *, ax=None, bins_drawn
     "Histograms of the scores of every group, positives up and negatives down; `threshold` draws a line. Further options as in `auc_gap`. Returns the axes."
     return draw_histograms(asked(y_true, y_score, sensitive_features, **options), ax, bins_drawn, threshold)
 
-# %% ../nbs/06_plots.ipynb #c127
+# %% ../nbs/06_plots.ipynb #c129
 def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
     "`score_histograms` of a comparison at hand."
     rank = a.c.q.prob is None
@@ -895,7 +911,7 @@ def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
 
 ODDS = (.001, .01, .05, .2, .5, .8, .95, .99, .999)
 
-# %% ../nbs/06_plots.ipynb #c131
+# %% ../nbs/06_plots.ipynb #c133
 def _cloud(v, grid):
     "A smoothed density with a fixed rule for its width, 1 at its peak."
     width = max(1.06 * min(v.std(), np.subtract(*np.quantile(v, [.75, .25])) / 1.34 or v.std()) * len(v) ** -.2, np.ptp(grid) / 80, 1e-9)
@@ -939,7 +955,7 @@ def _one_attribute(sensitive_features, bins, unknown, n):
     if len(parts) > 1: raise InputError(f"this picture compares the groups of one attribute, but there are {len(parts)} ({some([g.name for g in parts])}); pass one column")
     return parts[0]
 
-# %% ../nbs/06_plots.ipynb #c135
+# %% ../nbs/06_plots.ipynb #c137
 def _trend(x, v, most=8):
     "Mean of v in equal-mass bins of x, at least 12 samples each: `(x, mean, standard error)`."
     parts = np.array_split(np.argsort(x, kind="stable"), int(max(1, min(most, len(x) // 12))))
@@ -975,7 +991,7 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
     _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
     return ax
 
-# %% ../nbs/06_plots.ipynb #c139
+# %% ../nbs/06_plots.ipynb #c141
 _FALLS = re.compile("-gap$|^eo$|^delta_|^std_|^skewness_|^(overall|worst)-(bce|ece|brier|fpr|fnr|ce_|underdiag)|^mean_(hd95|asd)")
 
 def _rises(column:str) -> bool: return not _FALLS.search(column)
@@ -996,13 +1012,13 @@ def trade_off_table(reports, utility=None, fairness=None, attribute=None):
     if not rows: raise InputError("no report has a finite value of both" + (f" for the attribute {attribute!r}" if attribute else ""))
     return pd.DataFrame(rows, columns=["name", "attribute", "x", "y"]), utility, fairness
 
-# %% ../nbs/06_plots.ipynb #c141
+# %% ../nbs/06_plots.ipynb #c143
 def pareto(x, y, x_rises=True, y_rises=True):
     "Positions of the points that no other beats in both, by rising x."
     a, b = (x if x_rises else -x), (y if y_rises else -y)
     return [i for i in np.argsort(x, kind="stable") if not ((a >= a[i]) & (b >= b[i]) & ((a > a[i]) | (b > b[i]))).any()]
 
-# %% ../nbs/06_plots.ipynb #c144
+# %% ../nbs/06_plots.ipynb #c146
 def _along(line): return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
 
 def _worth_a_name(t, lines, many:int=20) -> list:
@@ -1038,7 +1054,7 @@ def _place_names(ax, t, lines=()):
         ax.annotate(text, t[["x", "y"]].iloc[i].to_numpy(float), (dx, dy), textcoords="offset points", ha=ha, va="center_baseline",
                     fontsize="x-small", color=INK, parse_math=False, annotation_clip=False)
 
-# %% ../nbs/06_plots.ipynb #c146
+# %% ../nbs/06_plots.ipynb #c148
 def trade_off(
     reports,          # a report, or a mapping name → report
     *, utility=None,  # column of `summary` to the right; default: overall-auc, or mean_dice
@@ -1062,7 +1078,7 @@ def trade_off(
     _legend(ax, entries, ncols=1 if len(entries) < 4 else 2); _place_names(ax, t, fronts)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c150
+# %% ../nbs/06_plots.ipynb #c152
 def gaps(report, metric=None, *, attribute=None, ax=None):
     "The gap of a metric in every question of a report, a mark per attribute. Returns the axes."
     name, column, title, better = column_of(report, metric)
@@ -1084,7 +1100,7 @@ def gaps(report, metric=None, *, attribute=None, ax=None):
     _legend(ax, entries, ncols=3)
     return ax
 
-# %% ../nbs/06_plots.ipynb #c154
+# %% ../nbs/06_plots.ipynb #c156
 KINDS = {"forest": forest, "differences": differences, "counts": counts, "gaps": gaps, "trade_off": trade_off}
 OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibration_by_group", "histograms": "score_histograms",
              "dice": "dice_by_group", "size": "dice_by_size"}
@@ -1095,7 +1111,7 @@ def plot(report, kind:str="forest", **options):
     if kind not in KINDS: raise unknown_name("picture called", kind, [*KINDS, *OF_SCORES])
     return KINDS[kind](report, **options)
 
-# %% ../nbs/06_plots.ipynb #c158
+# %% ../nbs/06_plots.ipynb #c160
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 
 @contextmanager
