@@ -526,8 +526,8 @@ def evaluate_segmentation(
     results = {name: _one_structure(values, parts, notes) for name, values in scores.items()}
     facts = {"n_samples": n, **facts, "bins": bins, "metrics": list(next(iter(scores.values()))), **_how_facts(how),
              "attributes": [g.name for g in parts]}
-    sure = None if how is None else mask_uncertainty(scores[None] if list(scores) == [None] else scores, parts,
-                                                     **{**how, "clusters": named["clusters"], "n_jobs": n_jobs}, notes=notes)
+    of, how = scores[None] if list(scores) == [None] else scores, how and {**how, "clusters": named["clusters"], "n_jobs": n_jobs}
+    sure = None if how is None else mask_uncertainty(of, parts, **how, notes=notes)
     overall = results[None]["overall"] if None in results else {name: r["overall"] for name, r in results.items()}
     return FairnessReport("seg", _level(results, "summary", ["attribute"]), _level(results, "by_group", ["attribute", "group"]), overall,
                           list(notes), facts, unknown_table(parts), samples, sure)

@@ -553,8 +553,8 @@ def load_sam3(spec:SegSpec, path) -> Sam3Net:
     folder = path if path.is_dir() else path.parent
     return Sam3Net(spec, detector, tracker, Tokens(spec, folder) if spec.text else None)
 
-_AS_TRAINED = {"vision_config": {"backbone_config": {"model_type": "sam3_vit_model",
-                                                     "layer_norm_eps": 1e-5}}}   # Meta's; transformers' default is 1e-6
+_BACKBONE = {"model_type": "sam3_vit_model", "layer_norm_eps": 1e-5}             # Meta's; transformers' default is 1e-6
+_AS_TRAINED = {"vision_config": {"backbone_config": _BACKBONE}}
 
 def _config3(path, part):
     held = beside(path) or {}
