@@ -566,11 +566,11 @@ def test_a_page_of_classification_has_its_curves(data, tmp_path, more, titles):
 @pytest.mark.parametrize("more", [dict(batch_size=1024), dict(batch_size=8), dict(batch_size=1024, method="laftr"), dict(batch_size=1024, usage="clip-adapt", model="TinyCLIP"), dict(batch_size=1024, usage="clip-adapter", model="TinyCLIP"), dict(batch_size=1024, protocol="paper"),
                                   dict(batch_size=1024, dataset="Solid", slices="attention"), dict(batch_size=1024, dataset="Solid")])
 def test_a_seed_that_changes_nothing_is_said(data, tmp_path, more):
-    "The note is there exactly when two seeds give the same scores, but for the rounding of sums in another order, which AdamW makes as large as 1e-4."
+    "The note is there exactly when two seeds give the same scores, but for the rounding of sums in another order, which AdamW makes as large as 1e-3."
     more = dict(more)
     more["dataset"] = str(data/more.get("dataset", "Few"))
     runs = [one(data, tmp_path, total_epochs=2, random_seed=s, **more).folder for s in (0, 1)]
-    said = any("--random_seed changes no more" in w for w in json.loads((runs[1]/"report.json").read_text())["warnings"])
+    said = any("--random_seed hardly matters" in w for w in json.loads((runs[1]/"report.json").read_text())["warnings"])
     scores = [test_rows(f).y_score.to_numpy() for f in runs]
-    assert said == np.allclose(*scores, rtol=0, atol=5e-4)
+    assert said == np.allclose(*scores, rtol=0, atol=3e-3)
     assert said == (more in ({"batch_size": 1024, "dataset": str(data/"Few")}, {"batch_size": 1024, "dataset": str(data/"Solid")}) or more.get("usage") == "clip-adapt")

@@ -435,7 +435,7 @@ def run_one(
         for n in (*data.notes, *d.notes): notes.add(n)
         facts = job_facts(job, c, attribute, data_hash)
         for n in differs(facts, expect): notes.add(n)
-        if "random_seed" in c.given and seed_is_idle(job, c, d): notes.add(f"--random_seed changes no more than a rounding here: the layer starts at zero and all {plural(len(job.rows['train']), 'training sample')} are one batch; a smaller --batch_size would use it")
+        if "random_seed" in c.given and seed_is_idle(job, c, d): notes.add(f"--random_seed hardly matters here: the layer starts at zero and all {plural(len(job.rows['train']), 'training sample')} are one batch, so only roundings differ; a smaller --batch_size would use it")
         job.notes, job.key = notes, digest_of({"options": {n: getattr(c, n) for n, o in OPTIONS.items() if o.numbers}, "how": asdict(d.how), "facts": facts, "rows": {k: v.tolist() for k, v in job.rows.items()}})
         if c.test_mode: job.state = require("safetensors.torch", "cls", why="--test_mode").load_file(str(folder/"model.safetensors"))
         if shop.team.first: write_text(folder/"config.json", config_json(c, facts=facts))
