@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import re
+import textwrap
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -325,6 +326,7 @@ def frame_table(name:str, f:pd.DataFrame) -> Table:
 def _told(column, v) -> Cell:
     if column in ("smallest", "largest", "method", "verdict") and not isinstance(v, str): return Cell("–", kind="text")
     if column == "verdict" and isinstance(v, str): return Cell(clean(v), kind="text", verdict=verdict_kind(v))
+    if column == "method": return Cell(clean(v), kind="text long")
     if column in SHORT and isinstance(v, (float, np.floating)) and np.isfinite(v): return Cell(_n(v), repr(float(v)))
     return cell(v, column)
 
@@ -671,7 +673,14 @@ def _tex_cell(c) -> str:
     if c.sort in (None, ""): return "--" if c.sort == "" else tex(c.text)
     v = float(c.sort)
     body = tex(c.text) if c.text.startswith("<") or v.is_integer() and abs(v) >= 2 else tex(_n(v))
-    return (rf"\textbf{{{body}}}" if c.kind == "behind" else body) + (f" ({tex(c.sub.replace(' to ', '–'))})" if c.sub else "")
+    return rf"\textbf{{{body}}}" if c.kind == "behind" else body
+
+def _tex_under(c) -> str: return rf"\scriptsize {tex(c.sub.replace(' to ', '–'))}" if c.sub else ""
+
+def _tex_head(text, side) -> str:
+    "A column's name on as many lines as it has long words."
+    lines, break_ = textwrap.wrap(text, 11, break_long_words=False), r"\\"
+    return tex(text) if len(lines) < 2 else rf"\shortstack[{side}]{{{break_.join(map(tex, lines))}}}"
 
 # %% ../nbs/07_html.ipynb #c105
 def to_latex(
@@ -690,10 +699,11 @@ def to_latex(
         same = next((i for i in range(t.keys) if keys[i] != last[i]), t.keys)
         if rows and same < t.keys - 1: rows.append(r"\midrule")
         rows.append(" & ".join([*("" if i < same and i < t.keys - 1 else tex(k) for i, k in enumerate(keys)), *map(_tex_cell, row[t.keys:])]) + r" \\")
+        if any(c.sub for c in row): rows.append(" & ".join(map(_tex_under, row)) + r" \\[2pt]")
         last = keys
     words_of = "".join("l" if i < t.keys or t.rows and t.rows[0][i].sort is None else "r" for i in range(len(t.head)))
     said = tex(caption if caption is not None else f"{_headline(report)}. {t.caption}.")
-    out = [r"\begin{table}", r"\centering", rf"\caption{{{said}}}", *([rf"\label{{{label}}}"] if label else []),
-           rf"\begin{{tabular}}{{{words_of}}}", r"\toprule", " & ".join(map(tex, t.head)) + r" \\", r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    out = [r"\begin{table}", r"\centering\footnotesize\setlength{\tabcolsep}{3pt}", rf"\caption{{{said}}}", *([rf"\label{{{label}}}"] if label else []),
+           rf"\begin{{tabular}}{{{words_of}}}", r"\toprule", " & ".join(map(_tex_head, t.head, words_of)) + r" \\", r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     if path is not None: write_text(path, "\n".join(out) + "\n")
     return "\n".join(out) + "\n"
