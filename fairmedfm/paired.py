@@ -24,8 +24,8 @@ from .masks import dice_summary, dice_values
 from .metrics import PUBLISHED, Comparison, metric_parts, read_threshold
 from .report import SUMMARY, _cell, _html_table, _md, _md_table, as_list, written
 from .tables import _keys, _why_not, find_columns, open_table
-from .uncertainty import (INFLUENCES, MIN_LABELS, RATES, Columns, Scored, Settings, _members, _table, adjust, area_scale,
-                                   area_variance, critical, ratio_influence, resample, touching, two_sided)
+from .uncertainty import (INFLUENCES, MIN_LABELS, RATES, Columns, Scored, Settings, _bessel, _calm, _members, _table, adjust,
+                                   area_scale, area_variance, critical, ratio_influence, resample, touching, two_sided)
 
 # %% auto #0
 __all__ = ['GAPS', 'DICE_COLUMNS', 'read_predictions', 'on_same_cases', 'agreed', 'covariances', 'Joint', 'ScoredTask',
@@ -100,13 +100,13 @@ def agreed(frames:Mapping, columns:Mapping, what:str, need=True):
 # %% ../nbs/09_paired.ipynb #c022
 def covariances(influences, cols:Columns) -> np.ndarray:
     "(models, models, groups, groups): covariances of the sums of one influence per case and model, over cases or over whole clusters."
-    M, k, safe = len(influences), cols.k, np.where(cols.known, cols.codes, cols.k)
+    M, k = len(influences), cols.k
     if cols.clusters is not None:
-        flat = np.stack([_table(cols, safe, k, u) for u in influences], 1).reshape(-1, M * k)
+        flat = np.stack([_table(cols, cols.codes, k, u) for u in influences], 1).reshape(-1, M * k)
         return (flat.T @ flat).reshape(M, k, M, k).transpose(0, 2, 1, 3)
     out, d = np.zeros((M, M, k, k)), np.arange(k)
     for a, b in itertools.combinations_with_replacement(range(M), 2):
-        out[a, b, d, d] = out[b, a, d, d] = np.bincount(safe, weights=influences[a] * influences[b], minlength=k + 1)[:k]
+        out[a, b, d, d] = out[b, a, d, d] = np.bincount(cols.codes + 1, weights=influences[a] * influences[b], minlength=k + 1)[1:]
     return out
 
 # %% ../nbs/09_paired.ipynb #c026
@@ -131,26 +131,28 @@ class Joint:
         return d, np.where(np.isnan(d), np.nan, np.sqrt(V + extra))
     def of_pair(self, a:int, b:int, take) -> tuple:
         "`(values of a, of b, their covariance (2k, 2k), degrees of freedom)` in the groups that `take` part."
-        g = np.flatnonzero(take); k, at = len(g), np.arange(len(g))
+        g = np.flatnonzero(take)
+        k, at = len(g), np.arange(len(g))
         S = np.block([[self.cov[i, j][np.ix_(g, g)] for j in (a, b)] for i in (a, b)])
         if self.wide is not None:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                grow = np.sqrt(np.concatenate([self.wide[a, g], self.wide[b, g]]) / np.diag(S))
+            wide = np.concatenate([self.wide[a, g], self.wide[b, g]])
+            with _calm(): grow = np.sqrt(wide / np.diag(S))
             flat = ~np.isfinite(grow)
             S = S * np.outer(np.where(flat, 0, grow), np.where(flat, 0, grow))
-            S[flat, flat] = np.concatenate([self.wide[a, g], self.wide[b, g]])[flat]
+            S[flat, flat] = wide[flat]
             S[at, at + k] = S[at + k, at] = np.where(self.same[a, b, g], self.wide[a, g], S[at, at + k])
         elif self.least == "always":
             S[np.arange(2 * k), np.arange(2 * k)] += np.tile(self.floor[g], 2)
-            S[at, at + k] += np.where(self.same[a, b, g], self.floor[g], 0); S[at + k, at] = S[at, at + k]
+            S[at, at + k] += np.where(self.same[a, b, g], self.floor[g], 0)
+            S[at + k, at] = S[at, at + k]
         return self.values[a, g], self.values[b, g], S, float(np.min(self.df[g], initial=np.inf))
 
 # %% ../nbs/09_paired.ipynb #c029
 def _identical(values, cols) -> np.ndarray:
     "(models, models, groups): whether the per-case values of two models are all the same in a group."
     M, k = len(values), cols.k
-    off = lambda x, y: np.bincount(cols.codes[cols.known], weights=(x != y)[cols.known].astype(float), minlength=k)[:k] == 0
-    return np.array([[off(values[a], values[b]) for b in range(M)] for a in range(M)])
+    alike = lambda x, y: np.bincount(cols.codes + 1, weights=x != y, minlength=k + 1)[1:] == 0
+    return np.array([[alike(values[a], values[b]) for b in range(M)] for a in range(M)])
 
 # %% ../nbs/09_paired.ipynb #c031
 def _smooth(cols, metric, values, same, *_):
@@ -162,10 +164,10 @@ def _smooth(cols, metric, values, same, *_):
     else: n = units
     n, units = n[:k], units[:k]
     plain = c.clusters is None and (metric == "auc" or metric in RATES)                      # DeLong's own factors, and shares
-    with np.errstate(invalid="ignore", divide="ignore"):
-        grow = [np.nan_to_num(np.sqrt(u / (u - 1)), nan=1, posinf=1) for u in labels] if metric == "auc" and plain else None
-        flows = [next(iter(INFLUENCES[metric](x, metric, *([grow] if grow else []))[1])) for x in cols]
-        f = np.ones(k) if plain else np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
+    with _calm():
+        grow = [[np.nan_to_num(_bessel(u), nan=1) for u in labels]] if metric == "auc" and plain else []
+        flows = [next(iter(INFLUENCES[metric](x, metric, *grow)[1])) for x in cols]
+        f = np.ones(k) if plain else _bessel(units)
         cov = covariances(flows, c) * np.outer(f, f)
         if metric in ("ap", "cal_slope", "cal_intercept"): cov = cov + np.where(labels.min(0)[:k] >= MIN_LABELS, 0, np.nan)
         wide = None
@@ -213,63 +215,66 @@ class DiceTask:
         return name
     def better(self, metric): return "higher"
     def values(self, model, grouping, metric):
-        x, k = self.x[model], len(grouping.names)
-        at = np.where((grouping.codes < 0) | np.isnan(x), k, grouping.codes)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return (np.bincount(at, weights=np.nan_to_num(x), minlength=k + 1) / np.bincount(at, minlength=k + 1))[:k]
+        x, k, codes = self.x[model], len(grouping.names), grouping.codes.astype(np.intp)
+        at = np.where(np.isnan(x), 0, codes + 1)                                 # 0: no value, or no group
+        with _calm(): return (np.bincount(at, weights=np.nan_to_num(x), minlength=k + 1) / np.bincount(at, minlength=k + 1))[1:]
     def part(self, model, grouping, metric): return ~np.isnan(self.values(model, grouping, metric))
     def joint(self, models, grouping, metric, clusters=None, *_) -> Joint:
         cols, x = Columns(grouping.codes, grouping.names, clusters, rests=False), [self.x[m] for m in models]
         flows = [next(ratio_influence(cols, np.nan_to_num(v), (~np.isnan(v)).astype(float))[1]) for v in x]
         there = cols.known & ~np.isnan(x).any(0)
-        if clusters is None: units = np.bincount(cols.codes[there], minlength=cols.k)[:cols.k]
-        else: units = (_table(cols, np.where(there, cols.codes, cols.k), cols.k) > 0).sum(0)
-        with np.errstate(invalid="ignore", divide="ignore"): f = np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
+        units = cols.units(there)[:cols.k]
+        f = _bessel(units)
         values, same = [self.values(m, grouping, metric) for m in models], _identical([np.nan_to_num(v, nan=-1) for v in x], cols)
         how = "paired influences" + (" by patient" if clusters is not None else "")
-        return Joint(np.array(values), covariances(flows, cols) * np.outer(f, f), units, units - 1.0, same, how)
+        return Joint(np.array(values), covariances(flows, cols) * np.outer(f, f), units, units - 1, same, how)
     def thresholds(self, models, everyone): return None
 
 # %% ../nbs/09_paired.ipynb #c046
+def _contrasts(values, S):
+    "Differences of all pairs (k, k), and their standard errors."
+    V = np.diag(S)
+    return values[:, None] - values, np.sqrt(np.maximum(V[:, None] + V - 2 * S, 0))
+
 def extremes(values, S, alpha:float, df=np.inf) -> tuple:
     "`(could be the largest, could be the smallest)` of each group: all true ones are among them with probability 1 − `alpha`."
     k, (d, s) = len(values), _contrasts(values, S)
     half = critical(min(2 * alpha, 1) if k == 2 else alpha / (k - 1), df)      # one side of one comparison, or of 2 (k − 1)
     return (d + half * s >= 0).all(1), (d - half * s <= 0).all(1)
 
-def _contrasts(values, S):
-    "Differences of all pairs (k, k), and their standard errors."
-    V = np.diag(S)
-    return values[:, None] - values, np.sqrt(np.maximum(V[:, None] + V - 2 * S, 0))
-
+# %% ../nbs/09_paired.ipynb #c049
 def _contrast(pairs, first, size):
+    "A row for each pair (i, j): +1 for i, −1 for j, counted from `first` (pairs, size)."
     C, r = np.zeros((len(pairs), size)), np.arange(len(pairs))
     C[r, first + pairs[:, 0]], C[r, first + pairs[:, 1]] = 1, -1
     return C
 
 def _pairs(able): return np.array([(i, j) for i, j in itertools.product(*map(np.flatnonzero, able)) if i != j], int).reshape(-1, 2)
 
+# %% ../nbs/09_paired.ipynb #c051
 def gap_change(a, b, S, alpha:float, df=np.inf) -> tuple:
     """`(low, high)` of gap(b) − gap(a), largest minus smallest of k groups, from the values of two models and their covariance (2k, 2k);
     NaN when that is not known."""
     k = len(a)
     if k < 2 or not np.isfinite(S).all() or not df >= 1: return np.nan, np.nan
-    mine, his = (_pairs(extremes(v, S[at, at], alpha / 20, df)) for v, at in ((a, slice(0, k)), (b, slice(k, 2 * k))))
+    of_a, of_b = (_pairs(extremes(v, S[at, at], alpha / 20, df)) for v, at in ((a, slice(0, k)), (b, slice(k, 2 * k))))
     one, two = critical(alpha * .9, df), critical(alpha * .45, df)
-    x, y, A, B = a[mine[:, 0]] - a[mine[:, 1]], b[his[:, 0]] - b[his[:, 1]], _contrast(mine, 0, 2 * k), _contrast(his, k, 2 * k)
+    x, y = a[of_a[:, 0]] - a[of_a[:, 1]], b[of_b[:, 0]] - b[of_b[:, 1]]
+    A, B = _contrast(of_a, 0, 2 * k), _contrast(of_b, k, 2 * k)
     least = 1e-9 * np.diag(S).max()                                            # a variance below this is rounding
     root = lambda V: np.sqrt(np.where(V > least, V, 0))
     error = lambda C: root(np.einsum("ij,jk,ik->i", C, S, C))
-    own = lambda pairs: (b[pairs[:, 0]] - b[pairs[:, 1]] - a[pairs[:, 0]] + a[pairs[:, 1]],
-                         error(_contrast(pairs, k, 2 * k) - _contrast(pairs, 0, 2 * k)))
-    (da, sa), (db, sb), va, vb, low, high = own(mine), own(his), error(A) ** 2, error(B) ** 2, np.inf, -np.inf
-    for i in range(len(his)):
-        d, s, equal = y[i] - x, root(vb[i] + va - 2 * (A @ (S @ B[i]))), (mine == his[i]).all(1)
+    def own(pairs):                                                            # how each pair itself changed
+        i, j = pairs.T
+        return b[i] - b[j] - a[i] + a[j], error(_contrast(pairs, k, 2 * k) - _contrast(pairs, 0, 2 * k))
+    (da, sa), (db, sb), va, vb, low, high = own(of_a), own(of_b), error(A) ** 2, error(B) ** 2, np.inf, -np.inf
+    for i in range(len(of_b)):
+        d, s, equal = y[i] - x, root(vb[i] + va - 2 * (A @ (S @ B[i]))), (of_a == of_b[i]).all(1)
         high = max(high, np.where(equal, d + one * s, np.minimum(d + two * s, db[i] + two * sb[i])).max())
         low = min(low, np.where(equal, d - one * s, np.maximum(d - two * s, da - two * sa)).min())
     return float(low), float(high)
 
-# %% ../nbs/09_paired.ipynb #c052
+# %% ../nbs/09_paired.ipynb #c057
 @dataclass(frozen=True)
 class GapMeasure:
     "A fairness measure that is linear in the gaps (largest − smallest group value) of some metrics; `fair` says which direction is fair."
@@ -295,20 +300,21 @@ def gap_of(values, part):
     "Largest minus smallest over the groups (last axis) that take part; NaN with fewer than two of them, or when one is undefined."
     return np.ptp(values[..., part], axis=-1) if part.sum() > 1 else np.full(np.shape(values)[:-1], np.nan)
 
-# %% ../nbs/09_paired.ipynb #c056
+# %% ../nbs/09_paired.ipynb #c061
 def measure_change(measure:GapMeasure, joints:Mapping, a:int, b:int, parts:Mapping, alpha:float, split:bool) -> tuple:
     "`(low, high)` of the change of a measure from model a to model b; `split`: its gaps may depend on each other."
     at, low, high = alpha / len(measure.needs) if split else alpha, [], []
     for m, w in zip(measure.needs, measure.weights):
         x, y, S, df = joints[m].of_pair(a, b, parts[m])
         seen, limits = w * (np.ptp(y) - np.ptp(x)) if len(x) > 1 else np.nan, sorted(w * v for v in gap_change(x, y, S, at, df))
-        low.append(seen - limits[0]); high.append(limits[1] - seen)
+        low.append(seen - limits[0])
+        high.append(limits[1] - seen)
     def change(m): return gap_of(joints[m].values[b], parts[m]) - gap_of(joints[m].values[a], parts[m])
     seen = sum(w * change(m) for m, w in zip(measure.needs, measure.weights))
     size = np.sum if split else lambda v: np.sqrt(np.square(v).sum())
     return float(seen - size(low)), float(seen + size(high))
 
-# %% ../nbs/09_paired.ipynb #c059
+# %% ../nbs/09_paired.ipynb #c064
 def shown(frame) -> pd.DataFrame:
     "The frame with four digits, dashes for what is undefined, whole counts and short p-values."
     p = lambda v: "–" if math.isnan(v) else "<0.0001" if v < 1e-4 else f"{v:.4f}"
@@ -319,7 +325,7 @@ def shown(frame) -> pd.DataFrame:
         return f"{v:.3g}" if c == "variance" else _cell(v if v is None or isinstance(v, str) else float(v))
     return pd.DataFrame({str(c): [text(c, v) for v in frame[c]] for c in frame}, index=index)
 
-# %% ../nbs/09_paired.ipynb #c061
+# %% ../nbs/09_paired.ipynb #c066
 def as_latex(frame, caption:str="", label:str="") -> str:
     "A table for LaTeX with booktabs; names are escaped, the index comes first."
     frame = shown(frame)
@@ -333,7 +339,7 @@ def as_latex(frame, caption:str="", label:str="") -> str:
              r"\end{tabular}", r"\end{table}"]
     return "\n".join(l for l in lines if l) + "\n"
 
-# %% ../nbs/09_paired.ipynb #c063
+# %% ../nbs/09_paired.ipynb #c068
 @dataclass(repr=False)
 class ModelComparison:
     """Models on the same cases: `summary` (a row per attribute and model), `pairwise` (a row per pair and measure; difference = b − a),
@@ -372,29 +378,33 @@ class ModelComparison:
         tables = "".join(f"<p>{html.escape(h)}</p>{_html_table(shown(f))}" for h, f in self.tables())
         return f"<div><p><b>{html.escape(self.title)}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}</div>"
 
-# %% ../nbs/09_paired.ipynb #c066
-def _tail(z, df):
-    "The two-sided p-value of z standard errors, by Student's t where the degrees of freedom are finite."
-    from scipy.special import stdtr
-    return two_sided(z) if not np.isfinite(df) else 2 * stdtr(max(df, 1), -z)
+# %% ../nbs/09_paired.ipynb #c071
+def _by_error(d, se, df, alpha) -> tuple:
+    "`(low, high, p)` of a difference with this standard error; nothing differs from nothing with p = 1."
+    half = float(critical(alpha, df)) * se
+    if np.isnan(d) or not np.isfinite(half): p = np.nan
+    else: p = 1.0 if d == 0 else 0.0 if se == 0 else float(two_sided(d / se, df))
+    return d - half, d + half, p
 
-def _row(kind, attribute, group, measure, a, b, va, vb, se, df, alpha, better, method) -> dict:
-    d, half = vb - va, float(critical(alpha, df)) * se
-    p = np.nan if not np.isfinite(half) or np.isnan(d) else 1.0 if d == 0 else 0.0 if se == 0 else float(_tail(abs(d) / se, df))
-    return dict(kind=kind, attribute=attribute, group=group, measure=measure, a=a, b=b, value_a=va, value_b=vb, difference=d,
-                low=d - half, high=d + half, p_value=p, better=better, method=method)
+def _row(kind, attribute, group, measure, a, b, va, vb, limits, better, method) -> dict:
+    low, high, p = limits
+    return dict(kind=kind, attribute=attribute, group=group, measure=measure, a=a, b=b, value_a=va, value_b=vb, difference=vb - va,
+                low=low, high=high, p_value=p, better=better, method=method)
 
 def performance_rows(task, models, grouping, joints, alpha, kind="performance") -> list:
     "A row per metric, pair and group, from the `Joint` of every metric."
     rows = []
-    for metric, j in joints.items():
+    for metric, joint in joints.items():
+        better = task.better(metric)
         for a, b in itertools.combinations(range(len(models)), 2):
-            se = j.difference(a, b)[1]
-            rows += [_row(kind, grouping.name, name, metric, models[a], models[b], float(j.values[a, g]), float(j.values[b, g]),
-                          float(se[g]), j.df[g], alpha, task.better(metric), j.method) for g, name in enumerate(grouping.names)]
+            se = joint.difference(a, b)[1]
+            for g, name in enumerate(grouping.names):
+                va, vb = float(joint.values[a, g]), float(joint.values[b, g])
+                limits = _by_error(vb - va, float(se[g]), joint.df[g], alpha)
+                rows.append(_row(kind, grouping.name, name, metric, models[a], models[b], va, vb, limits, better, joint.method))
     return rows
 
-# %% ../nbs/09_paired.ipynb #c068
+# %% ../nbs/09_paired.ipynb #c073
 def fairness_rows(task, models, grouping, gaps, joints, alpha, notes, split=False) -> tuple:
     "`(rows, model → measure → value)` for the gaps of one attribute, from the `Joint` of every metric that they need."
     rows, part = [], {x: np.all([task.part(m, grouping, x) for m in models], axis=0) for x in joints}
@@ -408,11 +418,10 @@ def fairness_rows(task, models, grouping, gaps, joints, alpha, notes, split=Fals
             notes.add(f"{grouping.name}: the change of {g.name} has no interval, since a group is too small for one")
         p = 1.0 if low == high == 0 else float(touching(limits, 1)[0])
         method = f"{joints[g.needs[0]].method}, all pairs of groups that could be farthest apart"
-        rows.append(dict(kind="fairness", attribute=grouping.name, group="", measure=g.name, a=a, b=b, value_a=value[a][g.name],
-                         value_b=value[b][g.name], difference=d, low=low, high=high, p_value=p, better=g.fair, method=method))
+        rows.append(_row("fairness", grouping.name, "", g.name, a, b, value[a][g.name], value[b][g.name], (low, high, p), g.fair, method))
     return rows, value
 
-# %% ../nbs/09_paired.ipynb #c073
+# %% ../nbs/09_paired.ipynb #c078
 def judged(rows, alpha, correction) -> pd.DataFrame:
     "The rows as a frame, p-values corrected over the pairs of each measure, and a verdict."
     f = pd.DataFrame(rows)
@@ -427,7 +436,7 @@ def _verdict(r, alpha):
     ahead = r["b"] if (r["difference"] > 0) == (r["better"] == "higher") else r["a"]
     return f"{ahead} {'fairer' if r['kind'] == 'fairness' else 'better'}"
 
-# %% ../nbs/09_paired.ipynb #c076
+# %% ../nbs/09_paired.ipynb #c081
 def _features(frames, roles, given, notes):
     "The attributes on the common cases: columns by name, or a table or mapping indexed by case."
     if given is not None and (hasattr(given, "columns") or isinstance(given, (Mapping, pd.Series))):
@@ -446,7 +455,7 @@ def _features(frames, roles, given, notes):
         if not any(name in f for f in frames.values()): raise unknown_name("column called", name, list(next(iter(frames.values())).columns))
     return pd.DataFrame({name: agreed(frames, {k: name if name in f else None for k, f in frames.items()}, name) for name in names})
 
-# %% ../nbs/09_paired.ipynb #c079
+# %% ../nbs/09_paired.ipynb #c084
 def _task(frames, roles, threshold, ask, notes):
     "A `ScoredTask` or a `DiceTask` from the columns that the tables have."
     if all(r.dice and not r.score for r in roles.values()):
@@ -465,7 +474,7 @@ def _task(frames, roles, threshold, ask, notes):
         qs[k] = found[0]
     return ScoredTask(qs, threshold)
 
-# %% ../nbs/09_paired.ipynb #c081
+# %% ../nbs/09_paired.ipynb #c086
 def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     named = () if hasattr(sensitive, "columns") or isinstance(sensitive, (Mapping, pd.Series)) else as_list(sensitive)
     known = {c: n for c, n in columns.items() if n is not None}
@@ -481,7 +490,7 @@ def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     if who is None or who.nunique() == len(who): return frames, roles, None
     return frames, roles, np.unique(_keys(who).to_numpy(str), return_inverse=True)[1]
 
-# %% ../nbs/09_paired.ipynb #c083
+# %% ../nbs/09_paired.ipynb #c088
 def _compared(task, models, metrics, measures, parts, patient, alpha, correction, how, notes) -> ModelComparison:
     n, rows, groups, table = len(parts[0].codes), [], [], []
     everyone = groupings({"": np.repeat("everyone", n)})[0]
@@ -507,7 +516,7 @@ def _compared(task, models, metrics, measures, parts, patient, alpha, correction
     return ModelComparison(summary, judged(rows, alpha, correction).drop(columns="group"), judged(groups, alpha, correction),
                            list(notes), facts)
 
-# %% ../nbs/09_paired.ipynb #c086
+# %% ../nbs/09_paired.ipynb #c091
 def compare(
     models:Mapping,                   # name → table of predictions, file, or run folder with predictions.csv
     *, sensitive_features=None,       # columns of the tables, or a table indexed by case; default: those called like an attribute
@@ -540,7 +549,7 @@ def compare(
                       notes=notes)
     return _compared(task, list(frames), names, measures, parts, patient, how.alpha, correction, (n_resamples, how.entropy, n_jobs), notes)
 
-# %% ../nbs/09_paired.ipynb #c096
+# %% ../nbs/09_paired.ipynb #c101
 DICE_COLUMNS = ("mean_dice", "min_dice", "max_dice", "delta_dice", "skewness_dice", "std_dice", "es_dice")
 
 def summary_column(name:str):

@@ -23,52 +23,60 @@ from .metrics import PUBLISHED, Comparison, Groups, Ranking, compare_groups, met
 
 # %% auto #0
 __all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'FINE', 'MIN_LABELS', 'BIN_EDGES', 'BLOCK', 'METHODS',
-           'INFLUENCES', 'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'KEYS', 'FAMILIES', 'SAID', 'SMALL',
-           'SHORT', 'BOUNDS', 'critical', 'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil',
-           'area_scale', 'area_limits', 'mean_limits', 'Columns', 'Linear', 'linear', 'touching', 'Estimate',
-           'estimated', 'Scored', 'kish', 'rate_sums', 'ratio_influence', 'rate', 'rate_influence', 'losses', 'mean',
-           'mean_influence', 'delong_of_counts', 'level_counts', 'area', 'area_variance', 'order_of', 'area_influence',
-           'precision_influence', 'precision', 'slope_influence', 'slope', 'shrunken', 'error_curve', 'calibration',
-           'reweigh', 'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest', 'split',
-           'RateShuffle', 'AreaShuffle', 'area_of_counts', 'MeanShuffle', 'UnitShuffle', 'mean_shuffle', 'area_shuffle',
-           'unit_shuffle', 'pooled_placements', 'shuffle_of', 'contrasts', 'reached', 'permutation_p', 'adjust',
-           'together', 'together_p', 'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings', 'jobs_of',
-           'part_in', 'cluster_codes', 'Uncertainty', 'gap_interval', 'family', 'combine', 'tell', 'uncertainty',
+           'INFLUENCES', 'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'FAMILIES', 'SAID', 'SMALL', 'SHORT',
+           'BOUNDS', 'critical', 'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale',
+           'area_variance', 'area_limits', 'mean_limits', 'Columns', 'kish', 'Linear', 'linear', 'touching', 'Estimate',
+           'estimated', 'Scored', 'rate_sums', 'ratio_influence', 'rate_influence', 'rate', 'losses', 'mean_influence',
+           'mean', 'delong_of_counts', 'level_counts', 'order_of', 'area_influence', 'area', 'precision_influence',
+           'precision', 'slope_influence', 'slope', 'shrunken', 'error_curve', 'calibration', 'reweigh',
+           'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest', 'split', 'RateShuffle',
+           'area_of_counts', 'AreaShuffle', 'MeanShuffle', 'mean_shuffle', 'UnitShuffle', 'pooled_placements',
+           'unit_shuffle', 'area_shuffle', 'shuffle_of', 'contrasts', 'reached', 'permutation_p', 'adjust', 'together',
+           'together_p', 'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings', 'part_in', 'jobs_of',
+           'cluster_codes', 'Uncertainty', 'gap_interval', 'family', 'combine', 'tell', 'uncertainty',
            'mask_uncertainty', 'Accumulator']
 
 # %% ../nbs/04_uncertainty.ipynb #c009
 def _special(): return require("scipy.special", why="an interval")
 
 def critical(alpha, df=np.inf):
-    "The two-sided critical value at level `alpha`: Student's t with `df` degrees of freedom, the normal one when `df` is infinite, NaN below 1."
+    "The two-sided critical value at level `alpha`: Student's t with `df` degrees of freedom (infinite: the normal one), NaN below 1."
     special, df, half = _special(), np.asarray(df, float), np.asarray(alpha, float) / 2
-    t = -special.stdtrit(np.where(np.isfinite(df), np.maximum(df, 1), 1), half)
-    return np.where(np.isnan(df) | (df < 1), np.nan, np.where(np.isfinite(df), t, -special.ndtri(half)))
+    finite = np.isfinite(df)
+    crit = np.where(finite, -special.stdtrit(np.where(finite, df, 1), half), -special.ndtri(half))
+    return np.where(df >= 1, crit, np.nan)
 
-def two_sided(z):
-    "The two-sided p-value of a standard normal `z`."
-    return 2 * _special().ndtr(-np.abs(z))
+def two_sided(z, df=np.inf):
+    "The two-sided p-value of `z` standard errors, by Student's t with `df` degrees of freedom: the inverse of `critical`."
+    special, finite, z = _special(), np.isfinite(df), -np.abs(z)
+    return 2 * np.where(finite, special.stdtr(np.where(finite, df, 1), z), special.ndtr(z))
 
 # %% ../nbs/04_uncertainty.ipynb #c013
+def _calm(): return np.errstate(invalid="ignore", divide="ignore")
+
+# %% ../nbs/04_uncertainty.ipynb #c016
 def wilson(p, n, crit):
     "`(low, high)` of a share `p` of `n` cases; source: Wilson 1927. `n` may be an effective number."
     p, n = np.asarray(p, float), np.asarray(n, float)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with _calm():
         c = np.asarray(crit) ** 2 / n
-        centre, half = (p + c / 2) / (1 + c), np.sqrt(np.maximum(p * (1 - p), 0) * c + c ** 2 / 4) / (1 + c)
-    missing = np.isnan(centre)
-    return np.where(missing, np.nan, np.where(p <= 0, 0, centre - half)), np.where(missing, np.nan, np.where(p >= 1, 1, centre + half))
+        centre = (p + c / 2) / (1 + c)
+        half = np.sqrt(np.maximum(p * (1 - p), 0) * c + c ** 2 / 4) / (1 + c)
+    low, high = np.where(p <= 0, 0, centre - half), np.where(p >= 1, 1, centre + half)
+    return tuple(np.where(np.isnan(centre), np.nan, x) for x in (low, high))
 
-# %% ../nbs/04_uncertainty.ipynb #c016
+# %% ../nbs/04_uncertainty.ipynb #c019
 def mover(a:tuple, b:tuple, rho=0.0) -> tuple:
-    "`(low, high)` of a − b from `(estimate, low, high)` of each and their correlation; source: Newcombe 1998 (method 10), Zou & Donner 2008."
+    """`(low, high)` of a − b from `(estimate, low, high)` of each and their correlation; source: Newcombe 1998 (method 10), Zou & Donner
+    2008."""
     (x, lx, ux), (y, ly, uy) = a, b
     root = lambda s, t: np.sqrt(np.maximum(s ** 2 + t ** 2 - 2 * rho * s * t, 0))
     return x - y - root(x - lx, uy - y), x - y + root(ux - x, y - ly)
 
-# %% ../nbs/04_uncertainty.ipynb #c020
+# %% ../nbs/04_uncertainty.ipynb #c023
 def placements(key, edges, w=None) -> tuple:
-    "Of sorted keys (… | score | label): `(at, below, neg, above, i1, i0)`: positions of positives and the negatives each beats, of negatives and the positives above each, and where groups begin in both."
+    """Of sorted keys (… | score | label): `(at, below, neg, above, i1, i0)`: positions of positives and the negatives each beats, of
+    negatives and the positives above each, and where groups begin in both."""
     label = (key & np.uint64(1)).astype(bool)
     at, neg = np.flatnonzero(label), np.flatnonzero(~label)
     i1, i0 = np.searchsorted(at, edges), np.searchsorted(neg, edges)
@@ -95,7 +103,7 @@ def _halve_ties(key, label, at, below, neg, above, sums):
         np.add.at(step, np.searchsorted(where, b), -half / 2)
         values -= np.cumsum(step[:-1])
 
-# %% ../nbs/04_uncertainty.ipynb #c022
+# %% ../nbs/04_uncertainty.ipynb #c025
 def _segments(v, ends):
     "Sums of `v[ends[g]:ends[g + 1]]`."
     if len(ends) == 2: return np.array([v.sum()])
@@ -103,48 +111,63 @@ def _segments(v, ends):
     if full.any(): out[full] = np.add.reduceat(v, ends[:-1][full])
     return out
 
+# %% ../nbs/04_uncertainty.ipynb #c027
 def delong(key, edges, placed=None) -> tuple:
-    "`(auc, variance, positives, negatives)` of each group of sorted keys; source: DeLong et al. 1988. NaN where a label is missing, or stands alone. `placed`: their `placements`, when known."
+    """`(auc, variance, positives, negatives)` of each group of sorted keys; source: DeLong et al. 1988. NaN where a label is missing, or
+    stands alone. `placed`: their `placements`, when known."""
     at, below, neg, above, i1, i0 = placements(key, edges) if placed is None else placed
     m, n = np.diff(i1).astype(float), np.diff(i0).astype(float)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with _calm():
         auc = _segments(below, i1) / (m * n)
-        part = lambda v, ends, own, other: np.maximum((_segments(v * v, ends) if len(ends) > 2 else np.einsum("i,i", v, v)) / other ** 2 - own * auc ** 2, 0) / (own * (own - 1))
+        def part(v, ends, own, other):
+            squares = _segments(v * v, ends) if len(ends) > 2 else np.einsum("i,i", v, v)
+            return np.maximum(squares / other ** 2 - own * auc ** 2, 0) / (own * (own - 1))
         return auc, part(below, i1, m, n) + part(above, i0, n, m), m, n
 
-# %% ../nbs/04_uncertainty.ipynb #c027
+# %% ../nbs/04_uncertainty.ipynb #c032
 def hanley_mcneil(a, m, n):
-    "The variance of an observed AUC when the true one is `a`, for `m` positives and `n` negatives; source: Hanley & McNeil 1982, in Newcombe's 2006 form."
+    """The variance of an observed AUC when the true one is `a`, for `m` positives and `n` negatives; source: Hanley & McNeil 1982, in
+    Newcombe's 2006 form."""
     half = (m + n) / 2 - 1
     return a * (1 - a) * (1 + half * (1 - a) / (2 - a) + half * a / (1 + a)) / (m * n)
 
+# %% ../nbs/04_uncertainty.ipynb #c035
 PRIOR = 4.0      # observations that the model is worth against DeLong's estimate
 
 def area_scale(a, variance, m, n, df=None, few=None):
-    "By how much `variance` exceeds the model's, shrunk towards 1 when it rests on few degrees of freedom (towards the larger variance of the `few` clusters, when given)."
+    """By how much `variance` exceeds the model's, shrunk towards 1 when it rests on few degrees of freedom (towards the larger variance of
+    the `few` clusters, when given)."""
     df = np.minimum(m, n) - 1.0 if df is None else df
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with _calm():
         model = hanley_mcneil(a, m, n)
         prior = np.ones(np.shape(a)) if few is None else np.maximum(np.sqrt(m * n / (few[0] * few[1])), 1)
         k = (df * variance / model + PRIOR * prior) / (df + PRIOR)
     return np.where(np.isfinite(k) & (variance > 0), k, prior)
 
+def area_variance(a, scale, m, n):
+    "The variance used in tests: never zero, even at perfect separation."
+    edge = 1 / (2 * np.minimum(m, n) + 2)
+    with _calm(): return scale * hanley_mcneil(np.clip(a, edge, 1 - edge), m, n)
+
+# %% ../nbs/04_uncertainty.ipynb #c038
 def area_limits(a, m, n, scale, crit) -> tuple:
     "`(low, high)`: the true areas whose own standard error puts the observed `a` within `crit` of them."
     a, m, n, c2 = np.broadcast_arrays(*(np.asarray(x, float) for x in (a, m, n, crit ** 2 * scale)))
-    near, far, steps = np.stack([a, a]), np.stack([np.zeros(a.shape), np.ones(a.shape)]), np.arange(17).reshape(-1, *[1] * (a.ndim + 1)) / 16
-    with np.errstate(invalid="ignore", divide="ignore"):
+    near, far = np.stack([a, a]), np.stack([np.zeros(a.shape), np.ones(a.shape)])
+    steps = np.arange(17).reshape(-1, *[1] * (a.ndim + 1)) / 16
+    with _calm():
         for _ in range(8):                                                      # each narrows to a sixteenth
-            mid = near + steps * (far - near)
+            mid, step = near + steps * (far - near), (far - near) / 16
             last = np.maximum(np.cumprod((mid - a) ** 2 < c2 * hanley_mcneil(mid, m, n), 0).sum(0) - 1, 0)
-            near, far = near + last / 16 * (far - near), near + np.minimum(last + 1, 16) / 16 * (far - near)
+            near, far = near + last * step, near + np.minimum(last + 1, 16) * step
     low, high = np.where(np.isnan(a + c2), np.nan, (near + far) / 2)
     return np.where(a <= 0, 0, low), np.where(a >= 1, 1, high)
 
-# %% ../nbs/04_uncertainty.ipynb #c032
+# %% ../nbs/04_uncertainty.ipynb #c043
 def mean_limits(x, variance, third, crit, bounds=(-np.inf, np.inf)) -> tuple:
-    "`(low, high)` of a mean `x` with the given `variance` and `third` central moment (both of the mean itself); source: Hall 1992. NaN without spread."
-    with np.errstate(invalid="ignore", divide="ignore"):
+    """`(low, high)` of a mean `x` with the given `variance` and `third` central moment (both of the mean itself); source: Hall 1992. NaN
+    without spread."""
+    with _calm():
         s = np.sqrt(np.where(variance > 0, variance, np.nan))
         g = third / s ** 3
         flat = np.abs(g) < 1e-6
@@ -152,37 +175,40 @@ def mean_limits(x, variance, third, crit, bounds=(-np.inf, np.inf)) -> tuple:
         t = lambda u: np.where(flat, u, 3 / safe * (np.cbrt(1 + safe * (u - safe / 6)) - 1))
         return np.clip(x - s * t(crit), *bounds), np.clip(x - s * t(-crit), *bounds)
 
-# %% ../nbs/04_uncertainty.ipynb #c035
+# %% ../nbs/04_uncertainty.ipynb #c047
 REST, ALL = "(rest)", "(all)"
 
 class Columns:
-    "Each group, the rest of each, and everyone; `pairs` lists the columns to compare. `active` marks the groups large enough to be compared."
+    """Each group, the rest of each, and everyone; `pairs` lists the columns to compare. `active` marks the groups large enough to be
+    compared."""
     def __init__(self, codes, names, clusters=None, weight=None, active=None, rests=True):
-        self.codes = codes = np.asarray(codes).astype(np.intp)                   # codes may come as int8
+        self.codes = codes = np.asarray(codes).astype(np.intp)                   # codes may come as int8; −1 is unknown
         self.group_names, self.k, self.known = list(names), len(names), codes >= 0
         self.rest = self.k if self.k > 2 and rests else 0
         self.names = [*names, *[REST] * self.rest, *[ALL] * (self.k > 1)]
         self.active = np.ones(self.k, bool) if active is None else active
         on = np.flatnonzero(self.active)
-        self.pairs = np.array([(a, b) for i, a in enumerate(on) for b in on[i + 1:]] + [(g, self.k + g) for g in on if self.rest], int).reshape(-1, 2)
+        between, from_rest = [(a, b) for i, a in enumerate(on) for b in on[i + 1:]], [(g, self.k + g) for g in on if self.rest]
+        self.pairs = np.array(between + from_rest, int).reshape(-1, 2)
         self.weight = weight
         self.clusters = None if clusters is None else np.unique(clusters, return_inverse=True)[1]
         self.designed = not (clusters is None and weight is None)
     @property
     def size(self): return len(self.names)
     def parts(self):
-        "`(columns, codes)`: the groups together, then each rest, then everyone; codes count from the first of these columns, −1 = not in them."
+        "`(columns, codes)`: the groups together, each rest, everyone; codes count from the first of these columns, −1 = not in them."
         yield slice(0, self.k), self.codes
         for g in range(self.rest): yield slice(self.k + g, self.k + g + 1), np.where(self.known & (self.codes != g), 0, -1)
         if self.k > 1: yield slice(self.size - 1, self.size), np.where(self.known, 0, -1)
     def spread(self, own):
         "Sums of the columns from sums of the groups."
-        own = np.asarray(own, float); total = own.sum(0, keepdims=True)
+        own = np.asarray(own, float)
+        total = own.sum(0, keepdims=True)
         return np.concatenate([own, (total - own)[:self.rest], total[:int(self.k > 1)]])
     def total(self, x=None):
         "The weighted sum of a per-sample array (of ones) in every column."
         w = self.weight if x is None else x if self.weight is None else x * self.weight
-        return self.spread(np.bincount(np.where(self.known, self.codes, self.k), weights=w, minlength=self.k + 1)[:self.k])
+        return self.spread(np.bincount(self.codes + 1, weights=w, minlength=self.k + 1)[1:])
     @functools.cached_property
     def count(self): return self.spread(np.bincount(self.codes[self.known], minlength=self.k))
     @functools.cached_property
@@ -190,10 +216,37 @@ class Columns:
         "Whether some cluster has samples in two groups."
         if self.clusters is None: return False
         c, g = self.clusters[self.known], self.codes[self.known]
-        first = np.full(self.clusters.max(initial=-1) + 1, -1); first[c] = g
+        first = np.full(self.clusters.max(initial=-1) + 1, -1)
+        first[c] = g
         return bool((first[c] != g).any())
+    def units(self, has):
+        "Per column, the clusters with a sample that `has` it; without clusters, the effective number of such samples under the weights."
+        if self.clusters is None: return kish(self, has.astype(float))
+        return np.concatenate([(_table(self, codes, at.stop - at.start, has) > 0).sum(0) for at, codes in self.parts()]).astype(float)
 
-# %% ../nbs/04_uncertainty.ipynb #c039
+# %% ../nbs/04_uncertainty.ipynb #c052
+def _table(cols, codes, k, x=None):
+    "Sums of `x` by cluster and column (clusters, k); `codes` of −1 are in no column."
+    rows = cols.clusters.max(initial=-1) + 1
+    return np.bincount(cols.clusters * (k + 1) + codes + 1, weights=x, minlength=rows * (k + 1)).reshape(-1, k + 1)[:, 1:]
+
+# %% ../nbs/04_uncertainty.ipynb #c054
+def kish(cols, x):
+    "The number of equally weighted samples that a sum of `x` is worth: (Σwx)² / Σw²x; source: Kish 1965."
+    if cols.weight is None: return cols.total(x)
+    with _calm(): return cols.total(x) ** 2 / cols.total(cols.weight * x)
+
+def _bessel(units):
+    "√(u/(u − 1)), which takes the bias out of a deviation over u units; NaN for a single one."
+    with _calm(): return np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
+
+def _worth(cols, codes, k, has):
+    "The number of clusters with a sample that `has` it; under weights, of equal clusters that they are worth."
+    if cols.weight is None: return (_table(cols, codes, k, has) > 0).sum(0)
+    w = _table(cols, codes, k, has * cols.weight)
+    with _calm(): return np.nan_to_num(w.sum(0) ** 2 / (w ** 2).sum(0))
+
+# %% ../nbs/04_uncertainty.ipynb #c056
 @dataclass
 class Linear:
     "Of a sum over independent units, per column: variance, third moment, number of units; and the correlation of each pair of columns."
@@ -202,38 +255,29 @@ class Linear:
     units: np.ndarray
     rho: np.ndarray
 
-def _table(cols, safe, k, x=None):
-    "Sums of `x` by cluster and column (clusters, k)."
-    key, rows = cols.clusters * (k + 1) + safe, cols.clusters.max(initial=-1) + 1
-    return np.bincount(key, weights=x, minlength=rows * (k + 1)).reshape(-1, k + 1)[:, :k]
-
 def linear(cols:Columns, influences, has=None, correct=True) -> Linear:
-    "Moments of the sums of `influences` (one array per part of the columns); units are counted where `has`, and `correct` multiplies by units/(units − 1)."
-    V, third, units = np.zeros(cols.size), np.zeros(cols.size), np.zeros(cols.size)
-    cov, own, pairs = np.zeros(len(cols.pairs)), None, cols.pairs
+    """Moments of the sums of `influences` (one array per part of the columns); units are counted where `has`, and `correct` multiplies by
+    units/(units − 1)."""
+    has, pairs = np.ones(len(cols.codes)) if has is None else has, cols.pairs
+    V, third, cov = np.zeros(cols.size), np.zeros(cols.size), np.zeros(len(pairs))
+    units = kish(cols, has) if cols.clusters is None else np.zeros(cols.size)
     for i, ((at, codes), u) in enumerate(zip(cols.parts(), influences)):
         k = at.stop - at.start
-        safe, there = np.where(codes < 0, k, codes), (1.0 if has is None else has) * (codes >= 0)
         if cols.clusters is None:
-            V[at], third[at], units[at] = (np.bincount(safe, weights=x, minlength=k + 1)[:k] for x in (u ** 2, u ** 3, there))
-            if cols.weight is not None: units[at] = kish(cols, np.broadcast_to(there, safe.shape).astype(float))[at]
+            V[at], third[at] = (np.bincount(codes + 1, weights=x, minlength=k + 1)[1:] for x in (u ** 2, u ** 3))
             continue
-        U = _table(cols, safe, k, u)
-        V[at], third[at], units[at] = (U ** 2).sum(0), (U ** 3).sum(0), _worth(_table(cols, safe, k, there), None if cols.weight is None else _table(cols, safe, k, there * cols.weight))
+        U = _table(cols, codes, k, u)
+        V[at], third[at], units[at] = (U ** 2).sum(0), (U ** 3).sum(0), _worth(cols, codes, k, has)
         if not cols.crossed: continue
-        if i == 0: own, inner = U, pairs[:, 1] < cols.k; cov[inner] = (U.T @ U)[tuple(pairs[inner].T)]
+        if i == 0:
+            own, inner = U, pairs[:, 1] < cols.k
+            cov[inner] = (U.T @ U)[tuple(pairs[inner].T)]
         elif i <= cols.rest: cov[pairs[:, 1] == at.start] = own[:, i - 1] @ U[:, 0]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with _calm():
         rho = np.clip(np.nan_to_num(cov / np.sqrt(V[pairs[:, 0]] * V[pairs[:, 1]])), -1, 1)
         return Linear(V * units / (units - 1) if correct else V, third, units, rho)
 
-#| export
-def _worth(has, weights):
-    "The number of clusters per column that have a sample, or (weighted) of equal clusters that they are worth."
-    if weights is None: return (has > 0).sum(0)
-    with np.errstate(invalid="ignore", divide="ignore"): return np.nan_to_num(weights.sum(0) ** 2 / (weights ** 2).sum(0))
-
-# %% ../nbs/04_uncertainty.ipynb #c043
+# %% ../nbs/04_uncertainty.ipynb #c060
 def touching(interval, size:int):
     "The level at which an interval just touches zero, for each of `size` intervals `interval(alpha)`."
     inside, outside = np.zeros(size), np.full(size, 8.0)
@@ -244,19 +288,20 @@ def touching(interval, size:int):
         inside, outside = np.where(out, mid, inside), np.where(out, outside, mid)
     return np.where(np.isnan(low), np.nan, two_sided(inside))
 
-# %% ../nbs/04_uncertainty.ipynb #c045
+# %% ../nbs/04_uncertainty.ipynb #c062
 @dataclass
 class Estimate:
-    "One metric in every column: `limits(alpha, columns)` gives the interval at a level; differences of `pairs` and their p-values follow from it."
+    "One metric in every column: `limits(alpha, columns)` gives the interval at a level; differences of `pairs` and their p-values follow."
     metric: str
     value: np.ndarray
     centre: np.ndarray
-    n: np.ndarray                # what it rests on: samples, or the positives of a sensitivity
+    n: np.ndarray                       # what it rests on: samples, or the positives of a sensitivity
     limits: Callable
     method: str
     pairs: np.ndarray
     rho: np.ndarray
-    least: float = -np.inf       # what is shown is cut off here
+    least: float = -np.inf              # what is shown is cut off here
+    variance: np.ndarray|None = None    # of an area, for its test
     known: dict = field(default_factory=dict, repr=False)
     def interval(self, alpha):
         "`(low, high)` of every column; kept, since all that is shown is at one level."
@@ -279,12 +324,13 @@ class Estimate:
         low, high = self.interval(alpha)
         return (high - low) / (2 * critical(alpha))
 
-def estimated(cols, metric, value, limits, method, n=None, rho=None, centre=None, least=-np.inf) -> Estimate:
+def estimated(cols, metric, value, limits, method, n=None, rho=None, centre=None, least=-np.inf, variance=None) -> Estimate:
     "An `Estimate` of these columns; by default it rests on all samples and its columns are uncorrelated."
-    how = method + (", by clusters" if cols.clusters is not None else ", weighted" if cols.weight is not None else "")
-    return Estimate(metric, value, value if centre is None else centre, cols.count if n is None else n, limits, how, cols.pairs, np.zeros(len(cols.pairs)) if rho is None else rho, least)
+    method += ", by clusters" if cols.clusters is not None else ", weighted" if cols.weight is not None else ""
+    centre, n, rho = value if centre is None else centre, cols.count if n is None else n, np.zeros(len(cols.pairs)) if rho is None else rho
+    return Estimate(metric, value, centre, n, limits, method, cols.pairs, rho, least, variance)
 
-# %% ../nbs/04_uncertainty.ipynb #c047
+# %% ../nbs/04_uncertainty.ipynb #c067
 class Scored(Columns):
     "The columns of a `Comparison`."
     def __init__(self, c:Comparison, clusters=None, active=None, rests=True):
@@ -301,21 +347,17 @@ class Scored(Columns):
         c, rests = self.c, [codes for at, codes in self.parts() if self.k <= at.start < self.k + self.rest]
         return [c.groups, *[Groups(c.ranking, codes, 1) for codes in rests], *[c.overall] * (self.k > 1)]
     def values(self, metric): return np.concatenate([g.metric(metric_parts(metric), self.c.t) for g in self.groups])
-    def units(self, has):
-        "Per column, the clusters with a sample that `has` it; without clusters, the effective number of such samples under the weights."
-        if self.clusters is None: return kish(self, has.astype(float))
-        return np.concatenate([(_table(self, np.where(codes < 0, at.stop - at.start, codes), at.stop - at.start, has.astype(float)) > 0).sum(0) for at, codes in self.parts()]).astype(float)
 
-def kish(cols, x):
-    "The number of equally weighted samples that a sum of `x` is worth: (Σwx)² / Σw²x; source: Kish 1965."
-    if cols.weight is None: return cols.total(x)
-    with np.errstate(invalid="ignore", divide="ignore"): return cols.total(x) ** 2 / cols.total(cols.weight * x)
-
-# %% ../nbs/04_uncertainty.ipynb #c050
+# %% ../nbs/04_uncertainty.ipynb #c071
 _EVERY = "tp tn fp fn"
 CELLS = ("tn", "fp", "fn", "tp")
-RATES = {"acc": ("tp tn", _EVERY), "tpr": ("tp", "tp fn"), "tnr": ("tn", "tn fp"), "fpr": ("fp", "tn fp"), "fnr": ("fn", "tp fn"), "ppv": ("tp", "tp fp"), "npv": ("tn", "tn fn"),
-         "selection_rate": ("tp fp", _EVERY), "prevalence": ("tp fn", _EVERY), "underdiagnosis": ("fn", "tp fn"), "underdiagnosis_no_finding": ("fp", "tn fp"), "f1": ("tp", "tp fp fn")}
+RATES = {
+    "acc": ("tp tn", _EVERY),
+    "tpr": ("tp", "tp fn"), "tnr": ("tn", "tn fp"), "fpr": ("fp", "tn fp"), "fnr": ("fn", "tp fn"),
+    "ppv": ("tp", "tp fp"), "npv": ("tn", "tn fn"),
+    "selection_rate": ("tp fp", _EVERY), "prevalence": ("tp fn", _EVERY),
+    "underdiagnosis": ("fn", "tp fn"), "underdiagnosis_no_finding": ("fp", "tn fp"),
+    "f1": ("tp", "tp fp fn")}
 SCALES = {"f1": lambda j: 2 * j / (1 + j)}
 
 def _members(names): return np.isin(CELLS, names.split()).astype(float)
@@ -328,42 +370,48 @@ def rate_sums(cols, metric) -> tuple:
     counts = np.stack(cols.c.groups.confusion(0.0 if np.isnan(cols.c.t) else cols.c.t), 1)
     return cols.spread(counts @ top), cols.spread(counts @ bottom)
 
+# %% ../nbs/04_uncertainty.ipynb #c073
 def ratio_influence(cols, num, den):
     "`(ratio, influences)` of Σ num / Σ den in every column."
     bottom, w = cols.total(den), 1.0 if cols.weight is None else cols.weight
-    with np.errstate(invalid="ignore", divide="ignore"): ratio = np.where(bottom > 0, cols.total(num) / bottom, np.nan)
+    with _calm(): ratio = np.where(bottom > 0, cols.total(num) / bottom, np.nan)
     def parts():
         for at, codes in cols.parts():
             j = at.start + np.maximum(codes, 0)
-            with np.errstate(invalid="ignore", divide="ignore"): u = w * (num - ratio[j] * den) / bottom[j]
+            with _calm(): u = w * (num - ratio[j] * den) / bottom[j]
             yield np.where((codes >= 0) & np.isfinite(u), u, 0.0)
     return ratio, parts()
 
-# %% ../nbs/04_uncertainty.ipynb #c051
+# %% ../nbs/04_uncertainty.ipynb #c076
+def rate_influence(cols, metric):
+    "What each row adds to a rate of every group."
+    return ratio_influence(cols, *(_members(names)[cols.cell] for names in RATES[metric]))
+
 def rate(cols:Scored, metric:str) -> Estimate:
     "A rate of `RATES` in every column: Wilson's interval, Newcombe's for differences."
     num, den = rate_sums(cols, metric)
-    with np.errstate(invalid="ignore", divide="ignore"): p = np.where(den > 0, num / den, np.nan)
+    with _calm(): p = np.where(den > 0, num / den, np.nan)
     n, df, rho = den, np.full(cols.size, np.inf), None
     if cols.designed:
         has = _members(RATES[metric][1])[cols.cell]
         m = linear(cols, rate_influence(cols, metric)[1], has)
-        with np.errstate(invalid="ignore", divide="ignore"): n = np.where(m.variance > 0, np.minimum(p * (1 - p) / m.variance, kish(cols, has)), cols.units(has > 0))
+        with _calm(): n = np.where(m.variance > 0, np.minimum(p * (1 - p) / m.variance, kish(cols, has)), cols.units(has > 0))
         df, rho = m.units - 1, m.rho
     scale = SCALES.get(metric, lambda x: x)
     limits = lambda alpha, at: tuple(map(scale, wilson(p[at], n[at], critical(alpha, df[at]))))
     return estimated(cols, metric, scale(p), limits, "Wilson, Newcombe", den if cols.weight is None else kish(cols, has), rho)
 
-def rate_influence(cols, metric):
-    "What each row adds to a rate of every group."
-    return ratio_influence(cols, *(_members(names)[cols.cell] for names in RATES[metric]))
-
-# %% ../nbs/04_uncertainty.ipynb #c058
+# %% ../nbs/04_uncertainty.ipynb #c083
 def losses(cols, metric):
     "The per-sample values whose mean `bce` or `brier` is; NaN for a bare ranking."
     if metric == "bce": return cols.c.ranking.log_loss
     return np.full(cols.c.ranking.n, np.nan) if cols.c.q.prob is None else (cols.c.q.prob - cols.c.q.y) ** 2
 
+def mean_influence(cols, metric):
+    "What each row adds to a mean loss of every group."
+    return ratio_influence(cols, losses(cols, metric), np.ones(len(cols.codes)))
+
+# %% ../nbs/04_uncertainty.ipynb #c085
 def mean(cols:Columns, metric:str, x=None, bounds=(0, np.inf)) -> Estimate:
     "The mean of per-sample values in every column: Student's t, corrected for skewness."
     x = losses(cols, metric) if x is None else x
@@ -373,32 +421,47 @@ def mean(cols:Columns, metric:str, x=None, bounds=(0, np.inf)) -> Estimate:
         m.variance = np.where(m.variance > 1e-24 * value ** 2, m.variance, 0)        # rounding is no spread
     else:
         n, s1, s2, s3 = cols.count, cols.total(x), cols.total(x * x), cols.total(x * x * x)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with _calm():
             value = s1 / n
             spread = s2 - n * value ** 2
-            spread = np.where(spread > 1e-12 * s2, spread, 0)                    # rounding is no spread
+            spread = np.where(spread > 1e-12 * s2, spread, 0)
             m = Linear(spread / (n * (n - 1)), (s3 - 3 * value * s2 + 2 * n * value ** 3) / n ** 3, n, None)
     limits = lambda alpha, at: mean_limits(value[at], m.variance[at], m.third[at], critical(alpha, m.units[at] - 1), bounds)
     return estimated(cols, metric, value, limits, "t, corrected for skewness", None, m.rho)
 
-def mean_influence(cols, metric):
-    "What each row adds to a mean loss of every group."
-    return ratio_influence(cols, losses(cols, metric), np.ones(len(cols.codes)))
+# %% ../nbs/04_uncertainty.ipynb #c089
+def delong_of_counts(neg, pos):
+    "AUC and DeLong's variance from counts by level (…, levels), the lowest level first."
+    n, m = neg.sum(-1), pos.sum(-1)
+    below, above = np.cumsum(neg, -1) - neg / 2, m[..., None] - np.cumsum(pos, -1) + pos / 2
+    with _calm():
+        a = np.einsum("...i,...i", pos, below) / (m * n)
+        def part(own, size, v, other):
+            return np.maximum(np.einsum("...i,...i", own, v * v) / other ** 2 - size * a ** 2, 0) / (size * (size - 1))
+        return a, part(pos, m, below, n) + part(neg, n, above, m)
 
-# %% ../nbs/04_uncertainty.ipynb #c062
+# %% ../nbs/04_uncertainty.ipynb #c092
+def level_counts(cols, levels:int, everyone=None, where=None) -> tuple:
+    """Counts of negatives and of positives (groups, levels) by level of score: each score its own in short data, else about `levels`, half
+    of which split the positives evenly and half the negatives. `everyone` (sorted keys) and `where` (positions of its positives and
+    negatives) are found when not given."""
+    g, r, everyone = cols.c.groups, cols.c.ranking, cols.c.overall.key if everyone is None else everyone
+    if where is None:
+        label = (everyone & np.uint64(1)).astype(bool)
+        where = np.flatnonzero(label), np.flatnonzero(~label)
+    most = len(everyone) if len(everyone) <= 4 * levels else levels // 2
+    def even(i):
+        n = min(most, len(i))
+        return everyone[i[np.arange(n) * len(i) // max(1, n)]]
+    cuts = np.unique(np.concatenate([*map(even, where)]) >> np.uint64(1))
+    cuts[0] = 0
+    at = np.searchsorted(g.key, g.front[:-1, None] + (np.append(cuts, np.uint64(1) << np.uint64(r.bits)) << np.uint64(1)))
+    at = np.minimum(at, g.edges[1:, None])
+    n, pos = np.diff(at, axis=1), np.diff(np.searchsorted(g._where, at), axis=1)
+    return (n - pos).astype(float), pos.astype(float)
+
+# %% ../nbs/04_uncertainty.ipynb #c095
 FINE = 1024      # levels of score at which long data are counted for the variance of a rest
-
-def _rests_and_everyone(cols) -> list:
-    "`(auc, variance, positives, negatives)` of the rest of each group, and of everyone."
-    everyone, code = _codes_in_order(cols)
-    at, below, neg, above, *_ = placed = placements(everyone, np.array([0, len(everyone)]))
-    wins, (neg_by, pos_by) = lambda where, v: np.bincount(code[where], weights=v, minlength=cols.k), level_counts(cols, FINE, everyone, (at, neg))
-    m, n = pos_by.sum(1), neg_by.sum(1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        inside = np.where(m * n > 0, np.nan_to_num(cols.c.groups.metric(metric_parts("auc"))) * m * n, 0)
-        won, m, n = below.sum() - wins(at, below) - wins(neg, above) + inside, m.sum() - m, n.sum() - n
-        rests = np.where(m * n > 0, won / (m * n), np.nan), delong_of_counts(neg_by.sum(0) - neg_by, pos_by.sum(0) - pos_by)[1], m, n
-    return [rests, delong(everyone, np.array([0, len(everyone)]), placed)]
 
 def _codes_in_order(cols) -> tuple:
     "`(keys, groups)` of the sorted samples of everyone."
@@ -410,51 +473,24 @@ def _codes_in_order(cols) -> tuple:
     key >>= bits
     return (key, code) if cols.known.all() else (key[code < cols.k], code[code < cols.k])
 
-def delong_of_counts(neg, pos):
-    "AUC and DeLong's variance from counts by level (…, levels), the lowest level first."
-    n, m = neg.sum(-1), pos.sum(-1)
-    below, above = np.cumsum(neg, -1) - neg / 2, m[..., None] - np.cumsum(pos, -1) + pos / 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a = np.einsum("...i,...i", pos, below) / (m * n)
-        part = lambda own, size, v, other: np.maximum(np.einsum("...i,...i", own, v * v) / other ** 2 - size * a ** 2, 0) / (size * (size - 1))
-        return a, part(pos, m, below, n) + part(neg, n, above, m)
+def _rests_and_everyone(cols) -> list:
+    "`(auc, variance, positives, negatives)` of the rest of each group, and of everyone."
+    everyone, code = _codes_in_order(cols)
+    at, below, neg, above, *_ = placed = placements(everyone, np.array([0, len(everyone)]))
+    neg_by, pos_by = level_counts(cols, FINE, everyone, (at, neg))
+    m, n = pos_by.sum(1), neg_by.sum(1)
+    wins = lambda where, v: np.bincount(code[where], weights=v, minlength=cols.k)
+    with _calm():
+        inside = np.where(m * n > 0, np.nan_to_num(cols.c.groups.metric(metric_parts("auc"))) * m * n, 0)
+        won, m, n = below.sum() - wins(at, below) - wins(neg, above) + inside, m.sum() - m, n.sum() - n
+        variance = delong_of_counts(neg_by.sum(0) - neg_by, pos_by.sum(0) - pos_by)[1]
+        rests = np.where(m * n > 0, won / (m * n), np.nan), variance, m, n
+    return [rests, delong(everyone, np.array([0, len(everyone)]), placed)]
 
-def level_counts(cols, levels:int, everyone=None, where=None) -> tuple:
-    "Counts of negatives and of positives (groups, levels) by level of score: each score its own in short data, else about `levels`, half of which split the positives evenly and half the negatives."
-    g, r, everyone = cols.c.groups, cols.c.ranking, cols.c.overall.key if everyone is None else everyone
-    most = len(everyone) if len(everyone) <= 4 * levels else levels // 2
-    even = lambda i: everyone[i[np.arange(min(most, len(i))) * len(i) // max(1, min(most, len(i)))]]
-    where = (lambda y: (np.flatnonzero(y), np.flatnonzero(~y)))((everyone & np.uint64(1)).astype(bool)) if where is None else where
-    cuts = np.unique(np.concatenate([*map(even, where)]) >> np.uint64(1)); cuts[0] = 0
-    at = np.searchsorted(g.key, g.front[:-1, None] + (np.append(cuts, np.uint64(1) << np.uint64(r.bits)) << np.uint64(1)))
-    at = np.minimum(at, g.edges[1:, None])
-    n, pos = np.diff(at, axis=1), np.diff(np.searchsorted(g._where, at), axis=1)
-    return (n - pos).astype(float), pos.astype(float)
-
-def area(cols:Scored, metric:str="auc") -> Estimate:
-    "The AUC in every column: DeLong's variance (over clusters, when given) in the shape of Hanley and McNeil's."
-    a, variance, m, n, df, few, rho = _area_of_samples(cols) if not cols.designed else _area_of_units(cols)
-    scale = area_scale(a, variance, m, n, df, few)
-    t = np.full(cols.size, np.inf) if few is None else np.where(df >= 1, df + PRIOR, np.nan)
-    limits = lambda alpha, at: area_limits(a[at], m[at], n[at], scale[at], critical(alpha, t[at]))
-    e = estimated(cols, metric, a, limits, "DeLong, score form", None, rho)
-    e.variance = area_variance(a, scale, m, n)
-    return e
-
-def area_variance(a, scale, m, n):
-    "The variance used in tests: never zero, even at perfect separation."
-    edge = 1 / (2 * np.minimum(m, n) + 2)
-    with np.errstate(invalid="ignore", divide="ignore"): return scale * hanley_mcneil(np.clip(a, edge, 1 - edge), m, n)
-
-def _area_of_samples(cols):
-    c = cols.c
-    parts = [delong(c.groups.key, c.groups.edges), *(_rests_and_everyone(cols) if cols.rest else [delong(c.overall.key, np.array([0, len(c.overall.key)]))] * (cols.k > 1))]
-    return *map(np.concatenate, zip(*parts)), None, None, None
-
-# %% ../nbs/04_uncertainty.ipynb #c066
+# %% ../nbs/04_uncertainty.ipynb #c099
 def order_of(g:Groups):
     "Positions of the samples in the sorted order of `g`."
-    key = g.r.base if g.codes is None else np.where(g.codes < 0, g.k, g.codes).astype(np.uint64) << np.uint64(g.r.bits + 1) | g.r.base
+    key = g.r.base if g.codes is None else g._with_group(g.codes, np.uint64(g.r.bits + 1))
     return np.argsort(key, kind="stable")[:len(g.key)]
 
 def area_influence(cols, metric="auc", grow=(1.0, 1.0)):
@@ -462,38 +498,44 @@ def area_influence(cols, metric="auc", grow=(1.0, 1.0)):
     stored, value, grow = [], [], [np.broadcast_to(x, cols.size) for x in grow]
     for (cut, _), g in zip(cols.parts(), cols.groups):
         order, (at, below, neg, above, i1, i0) = order_of(g), placements(g.key, g.edges, g.w)
-        w, psi, to1, to0 = np.ones(len(g.key)) if g.w is None else g.w, np.zeros(g.r.n), np.diff(i1), np.diff(i0)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        w, psi = np.ones(len(g.key)) if g.w is None else g.w, np.zeros(g.r.n)
+        to1, to0 = np.diff(i1), np.diff(i0)
+        with _calm():
             m, n = _segments(w[at], i1), _segments(w[neg], i0)
             a = _segments(below * w[at], i1) / (m * n)
             psi[order[at]] = w[at] * np.repeat(grow[0][cut] / m, to1) * (below / np.repeat(n, to1) - np.repeat(a, to1))
             psi[order[neg]] = w[neg] * np.repeat(grow[1][cut] / n, to0) * (above / np.repeat(m, to0) - np.repeat(a, to0))
-        stored.append(np.nan_to_num(psi)); value.append(a)
+        stored.append(np.nan_to_num(psi))
+        value.append(a)
     return np.concatenate(value), stored
+
+# %% ../nbs/04_uncertainty.ipynb #c102
+def _area_of_samples(cols):
+    c, parts = cols.c, [delong(cols.c.groups.key, cols.c.groups.edges)]
+    if cols.rest: parts += _rests_and_everyone(cols)
+    elif cols.k > 1: parts += [delong(c.overall.key, np.array([0, len(c.overall.key)]))]
+    return *map(np.concatenate, zip(*parts)), None, None, None
 
 def _area_of_units(cols):
     few = cols.units(cols.y), cols.units(~cols.y)
-    with np.errstate(invalid="ignore", divide="ignore"): grow = [np.sqrt(np.where(u > 1, u / (u - 1), np.nan)) for u in few]
-    a, stored = area_influence(cols, grow=[np.nan_to_num(g, nan=1.0) for g in grow])
+    a, stored = area_influence(cols, grow=[np.nan_to_num(_bessel(u), nan=1.0) for u in few])
     moments = linear(cols, stored, correct=False)
-    m, n = few if cols.clusters is None else (cols.spread(np.bincount(cols.codes[cols.known & (cols.y == label)], minlength=cols.k)) for label in (True, False))
+    count = lambda label: cols.spread(np.bincount(cols.codes[cols.known & (cols.y == label)], minlength=cols.k))
+    m, n = few if cols.clusters is None else (count(True), count(False))
     return a, moments.variance, m, n, np.minimum(*few) - 1, few, moments.rho
 
-# %% ../nbs/04_uncertainty.ipynb #c070
+def area(cols:Scored, metric:str="auc") -> Estimate:
+    "The AUC in every column: DeLong's variance (over clusters, when given) in the shape of Hanley and McNeil's."
+    a, variance, m, n, df, few, rho = _area_of_units(cols) if cols.designed else _area_of_samples(cols)
+    scale = area_scale(a, variance, m, n, df, few)
+    t = np.full(cols.size, np.inf) if few is None else np.where(df >= 1, df + PRIOR, np.nan)
+    limits = lambda alpha, at: area_limits(a[at], m[at], n[at], scale[at], critical(alpha, t[at]))
+    return estimated(cols, metric, a, limits, "DeLong, score form", None, rho, variance=area_variance(a, scale, m, n))
+
+# %% ../nbs/04_uncertainty.ipynb #c108
 MIN_LABELS = 10
 
 def _few(cols): return np.minimum(*(cols.units(label) for label in (cols.y, ~cols.y)))
-
-def precision_influence(cols, metric="ap"):
-    "`(average precision, influences)`."
-    value, stored = [], []
-    for g in cols.groups:
-        order, w, psi, v = order_of(g), np.ones(len(g.key)) if g.w is None else g.w, np.zeros(g.r.n), np.full(g.k, np.nan)
-        for i in np.flatnonzero(g.pos > 0):
-            cut = slice(g.edges[i], g.edges[i + 1])
-            v[i], psi[order[cut]] = _precision_of(g.key[cut], w[cut])
-        value.append(v); stored.append(psi)
-    return np.concatenate(value), stored
 
 def _precision_of(key, w):
     y, new = (key & np.uint64(1)).astype(float), np.append(True, (key[1:] ^ key[:-1]) > 1)
@@ -505,26 +547,32 @@ def _precision_of(key, w):
     up, down = np.cumsum(here * N / called ** 2) / m, np.cumsum(here * P / called ** 2) / m
     return ap, w * np.where(y > 0, (P / called - ap)[level] / m + up[level], -down[level])
 
+def precision_influence(cols, metric="ap"):
+    "`(average precision, influences)`."
+    value, stored = [], []
+    for g in cols.groups:
+        order, w, psi, v = order_of(g), np.ones(len(g.key)) if g.w is None else g.w, np.zeros(g.r.n), np.full(g.k, np.nan)
+        for i in np.flatnonzero(g.pos > 0):
+            cut = slice(g.edges[i], g.edges[i + 1])
+            v[i], psi[order[cut]] = _precision_of(g.key[cut], w[cut])
+        value.append(v)
+        stored.append(psi)
+    return np.concatenate(value), stored
+
+# %% ../nbs/04_uncertainty.ipynb #c111
 def precision(cols:Scored, metric:str="ap") -> Estimate:
     "Average precision in every column, with a logit interval."
     p, parts = precision_influence(cols)
     m, few = linear(cols, parts), _few(cols)
+    df = np.where(few >= MIN_LABELS, np.minimum(m.units, few) - 1, np.nan)
     def limits(alpha, at):
-        crit = critical(alpha, np.where(few[at] >= MIN_LABELS, np.minimum(m.units, few)[at] - 1, np.nan))
-        with np.errstate(invalid="ignore", divide="ignore"):
+        crit = critical(alpha, df[at])
+        with _calm():
             x, s = np.log(p[at] / (1 - p[at])), np.sqrt(m.variance[at]) / (p[at] * (1 - p[at]))
             return tuple(np.where(np.isfinite(x) & (s > 0), sigmoid(x + q * s), np.nan) for q in (-crit, crit))
     return estimated(cols, metric, p, limits, "logit", None, m.rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c075
-def slope_influence(cols, metric):
-    "`(slope or intercept, influences)` of the logistic recalibration."
-    q, w, value = cols.c.q, 1.0 if cols.weight is None else cols.weight, cols.values(metric)
-    if q.prob is None: return value, [np.zeros(len(q.y)) for _ in cols.parts()]
-    with np.errstate(divide="ignore"): x = q.rank if q.kind == "logit" else np.log(q.prob) - np.log1p(-q.prob)
-    x = np.where(np.isfinite(x), x, 0.0)
-    return value, [_slope_of(x, q.y, w, codes, value[at], metric == "cal_slope") for at, codes in cols.parts()]
-
+# %% ../nbs/04_uncertainty.ipynb #c118
 def _slope_of(x, y, w, codes, value, is_slope, steps=30):
     k = len(value)
     safe, theta = np.where(codes < 0, k, codes), np.append(np.nan_to_num(value), 0.0)
@@ -534,23 +582,36 @@ def _slope_of(x, y, w, codes, value, is_slope, steps=30):
         for _ in range(steps * is_slope):                                        # the intercept that belongs to the slope
             mu = sigmoid(a[safe] + b[safe] * x)
             a = a + np.clip(np.nan_to_num(total(w * (y - mu)) / total(w * mu * (1 - mu))), -2, 2)
-        mu = sigmoid(a[safe] + b[safe] * x); h = w * mu * (1 - mu)
+        mu = sigmoid(a[safe] + b[safe] * x)
+        h = w * mu * (1 - mu)
         haa, hab, hbb = total(h), total(h * x), total(h * x * x)
-        u = w * (y - mu) * ((haa[safe] * x - hab[safe]) / (haa * hbb - hab ** 2)[safe] if is_slope else 1 / haa[safe])
+        step = (haa[safe] * x - hab[safe]) / (haa * hbb - hab ** 2)[safe] if is_slope else 1 / haa[safe]
+        u = w * (y - mu) * step
     return np.where((codes < 0) | ~np.isfinite(u), 0.0, u)
 
+def slope_influence(cols, metric):
+    "`(slope or intercept, influences)` of the logistic recalibration."
+    q, w, value = cols.c.q, 1.0 if cols.weight is None else cols.weight, cols.values(metric)
+    if q.prob is None: return value, [np.zeros(len(q.y)) for _ in cols.parts()]
+    with np.errstate(divide="ignore"): x = q.rank if q.kind == "logit" else np.log(q.prob) - np.log1p(-q.prob)
+    x = np.where(np.isfinite(x), x, 0.0)
+    return value, [_slope_of(x, q.y, w, codes, value[at], metric == "cal_slope") for at, codes in cols.parts()]
+
+# %% ../nbs/04_uncertainty.ipynb #c121
 def slope(cols:Scored, metric:str) -> Estimate:
     "Calibration slope or intercept in every column, with a sandwich variance."
     value, parts = slope_influence(cols, metric)
     m, few = linear(cols, parts), _few(cols)
-    limits = lambda alpha, at: mean_limits(value[at], m.variance[at], np.zeros(len(value))[at], critical(alpha, np.where(few[at] >= MIN_LABELS, np.minimum(few, m.units)[at] - 2, np.nan)))
+    df = np.where(few >= MIN_LABELS, np.minimum(few, m.units) - 2, np.nan)
+    limits = lambda alpha, at: mean_limits(value[at], m.variance[at], 0.0, critical(alpha, df[at]))
     return estimated(cols, metric, value, limits, "t, sandwich variance", None, m.rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c079
+# %% ../nbs/04_uncertainty.ipynb #c125
 def _folded(d, s):
     "Of |X|, X normal with mean d and deviation s: mean, variance, and what it takes over from X to first and to second order."
     ndtr = _special().ndtr
-    with np.errstate(all="ignore"): z = np.clip(np.where(s > 0, d / np.where(s > 0, s, 1), np.sign(d) * 1e100), -1e100, 1e100)      # its square is finite
+    with np.errstate(all="ignore"): z = np.where(s > 0, d / np.where(s > 0, s, 1), np.sign(d) * 1e100)
+    z = np.clip(z, -1e100, 1e100)                                                # its square is finite
     side, edge = 2 * ndtr(z) - 1, s * math.sqrt(2 / math.pi) * np.exp(-z ** 2 / 2)
     m = edge + d * side
     return m, np.maximum(d * d + s * s - m * m, 0), s * side, edge
@@ -559,7 +620,7 @@ def _squared(d, s):
     "The same of X²."
     return d * d + s * s, 2 * s ** 4 + 4 * d * d * s * s, 2 * d * s, 2 * s * s
 
-# %% ../nbs/04_uncertainty.ipynb #c084
+# %% ../nbs/04_uncertainty.ipynb #c130
 def shrunken(x, variance):
     "`x` drawn towards its weighted mean, as far as its `variance` explains its spread."
     g = 1 / variance
@@ -567,77 +628,69 @@ def shrunken(x, variance):
     between = max(((g * (x - centre) ** 2).sum() - (len(x) - 1)) / room, 0) if room > 0 else 0
     return centre + between / (between + variance) * (x - centre)
 
-# %% ../nbs/04_uncertainty.ipynb #c086
+# %% ../nbs/04_uncertainty.ipynb #c133
+def _between_bins(s, ratio):
+    "The correlation of bins with deviations `s` that makes the variance of their sum `ratio` times as large; 0 to 1."
+    own = (s ** 2).sum()
+    others = s.sum() ** 2 - own
+    return min((ratio - 1) * own / others, 1.0) if others > 0 else 0.0
+
+# %% ../nbs/04_uncertainty.ipynb #c135
 _LAMBDA = np.sinh(np.linspace(0, 7, 141)) / 20
 _LAMBDA = np.concatenate([-_LAMBDA[:0:-1], _LAMBDA])
 
 def error_curve(n, p, y, root=False, deff=1.0, inside=1.0) -> tuple:
-    "From bins with `n` samples, mean score `p` and share of positives `y`: true errors on a grid, and by how many standard errors the observed one exceeds what each would give. `root`: the root mean squared error instead of the mean absolute one. `deff`, `inside`: design effects of the mean residual and inside the bins."
+    """From bins with `n` samples, mean score `p` and share of positives `y`: true errors on a grid, and by how many standard errors the
+    observed one exceeds what each would give. `root`: the root mean squared error instead of the mean absolute one. `deff`, `inside`:
+    design effects of the mean residual and inside the bins."""
     full = n > 0
     n, p, y = n[full], np.clip(p[full], 0, 1), y[full]
     w, a, power, moments = n / n.sum(), np.abs(_LAMBDA)[:, None], 1 + root, _squared if root else _folded
     power_mean = lambda e: (w * np.abs(e) ** power).sum()
     smooth = (y * n + 1) / (n + 2)
-    e = shrunken(p - y, smooth * (1 - smooth) * inside / n)
+    e = shrunken(p - y, smooth * (1 - smooth) * inside / n)                          # where the line leads, as large as what is seen
     e = np.copysign(np.maximum(np.abs(e), 1e-9), e)
-    seen = power_mean(np.maximum(np.abs(p - y), 1e-6)); e = e * (seen / power_mean(e)) ** (1 / power)
-    share = np.clip(p + np.minimum(a, 1) * ((y * n + 2 * p) / (n + 2) - p), 0, 1)
+    seen = power_mean(np.maximum(np.abs(p - y), 1e-6))
+    e = e * (seen / power_mean(e)) ** (1 / power)
+    share = np.clip(p + np.minimum(a, 1) * ((y * n + 2 * p) / (n + 2) - p), 0, 1)    # of positives, at each place of the line
     unit, v1, v0 = w ** (1 / power), share * (1 - share), p * (1 - p)
     m, v, one, two = moments(unit * a * e, unit * np.sqrt(v1 * inside / n))
-    if root: v = v + (w * inside / n) ** 2 * v1 * (1 - 6 * v1) / n                   # where the outcome is rare, squares are wilder than those of normal residuals
-    rho, apart = _between_bins(w * np.sqrt(v0 / n), deff / inside), lambda c: c.sum(1) ** 2 - (c ** 2).sum(1)      # of all pairs of different bins
-    v = v.sum(1) + rho * apart(one) + rho ** 2 / 2 * apart(two) + a[:, 0] ** (2 * power) * max(power_mean(e * e) - seen ** 2, 0) * deff / n.sum()
+    if root: v = v + (w * inside / n) ** 2 * v1 * (1 - 6 * v1) / n                   # where the outcome is rare, squares are wilder
+    rho, apart = _between_bins(w * np.sqrt(v0 / n), deff / inside), lambda c: c.sum(1) ** 2 - (c ** 2).sum(1)     # pairs of bins
+    shape = max(power_mean(e * e) - seen ** 2, 0) * deff / n.sum()
+    v = v.sum(1) + rho * apart(one) + rho ** 2 / 2 * apart(two) + a[:, 0] ** (2 * power) * shape
     m, fair = m.sum(1), moments(0 * w, unit * np.sqrt(v0 * inside / n))[0].sum()
     f = np.where(_LAMBDA >= 0, m, 2 * fair - m)
-    with np.errstate(invalid="ignore", divide="ignore"): return _LAMBDA * seen ** (1 / power), np.minimum.accumulate(np.nan_to_num((seen - f) / np.sqrt(v), nan=0.0))
-
-def _between_bins(s, ratio):
-    "The correlation of bins with deviations `s` that makes the variance of their sum `ratio` times as large; 0 to 1."
-    own = (s ** 2).sum(); others = s.sum() ** 2 - own
-    return min((ratio - 1) * own / others, 1.0) if others > 0 else 0.0
+    with _calm(): z = np.nan_to_num((seen - f) / np.sqrt(v), nan=0.0)
+    return _LAMBDA * seen ** (1 / power), np.minimum.accumulate(z)
 
 def _read(curve, z): return np.full(np.shape(z), np.nan) if curve is None else np.interp(-np.asarray(z), -curve[1], curve[0])
 
-# %% ../nbs/04_uncertainty.ipynb #c089
+# %% ../nbs/04_uncertainty.ipynb #c140
 def _own_range(g, bins=10):
     lo, hi = g.ends()
-    edges = np.repeat(lo[:, None], bins + 1, 1)
-    edges[wide] = np.linspace(lo[wide], hi[wide], bins + 1, axis=1) if (wide := hi > lo).any() else edges[wide]
+    edges, wide = np.repeat(lo[:, None], bins + 1, 1), hi > lo
+    edges[wide] = np.linspace(lo[wide], hi[wide], bins + 1, axis=1)
     return edges
 
 def _equal_mass(g, bins=10):
     if not len(g.key): return np.zeros((g.k, bins + 1))
-    last = np.maximum(g.edges[:-1, None], g.edges[:-1, None] + np.ceil(g.count[:, None] * np.arange(1, bins) / bins).astype(np.int64) - 1)
-    part = g.key[np.minimum(last, len(g.key) - 1)] >> np.uint64(1) & ((np.uint64(1) << np.uint64(g.r.bits)) - np.uint64(1))
+    last = g.edges[:-1, None] + np.ceil(g.count[:, None] * np.arange(1, bins) / bins).astype(np.int64) - 1
+    last = np.minimum(np.maximum(last, g.edges[:-1, None]), len(g.key) - 1)
+    part = g.key[last] >> np.uint64(1) & ((np.uint64(1) << np.uint64(g.r.bits)) - np.uint64(1))
     inner = g.r.decisions[g.r.keymap.place(part)]
     return np.concatenate([inner[:, :1], inner, inner[:, -1:]], axis=1)
 
 BIN_EDGES = {"ece": _own_range, "ece01": lambda g: np.tile(np.linspace(0, 1, 11), (g.k, 1)), "ce_debiased": _equal_mass}
 
-def calibration(cols:Scored, metric:str) -> Estimate:
-    "A calibration error in every column; bin edges are taken as given."
-    value, curves, deff, rho = cols.values(metric), [], np.ones(cols.size), None
-    if cols.designed and cols.c.q.prob is not None: deff, rho = _design_effect(cols, cols.c.q.prob - cols.c.q.y)
-    for (at, codes), g in zip(cols.parts(), cols.groups):
-        if cols.c.q.prob is None: curves += [None] * g.k; continue
-        edges = BIN_EDGES[metric](g)
-        n, pos, total = g.bin_sums(edges)
-        inside = _inside_bins(cols, codes, edges) if cols.designed else np.ones(g.k)
-        for j, i in enumerate(range(at.start, at.stop)):
-            with np.errstate(invalid="ignore", divide="ignore"): share, p, y = n[j] / n[j].sum(), total[j] / n[j], pos[j] / n[j]
-            certain = value[i] < 1e-6 and not (np.nan_to_num(p * (1 - p)) > 1e-6).any()               # scores of 0 and 1 that are all right: no spread is no certainty
-            curves.append(None if np.isnan(value[i]) or certain or not np.isfinite(deff[i]) else error_curve(share * cols.count[i], p, y, metric == "ce_debiased", max(deff[i], inside[j]), inside[j]))
-    def limits(alpha, at):
-        at, z, low, high = np.asarray(at), np.broadcast_to(critical(alpha), np.shape(at)), np.empty(np.shape(at)), np.empty(np.shape(at))
-        for j in np.unique(at): low[at == j], high[at == j] = _read(curves[j], z[at == j]), _read(curves[j], -z[at == j])
-        return low, high
-    return estimated(cols, metric, value, limits, "test inversion, noise taken off", None, rho, np.array([float(_read(c, 0.0)) for c in curves]), 0.0)
-
+# %% ../nbs/04_uncertainty.ipynb #c143
 def _design_effect(cols, x):
     "How many times the variance of the mean of `x` is that of as many independent, equally weighted samples; at least 1."
     mu, parts = ratio_influence(cols, x, np.ones(len(x)))
     m = linear(cols, parts)
-    with np.errstate(invalid="ignore", divide="ignore"): return np.fmax(m.variance * cols.count / (cols.total(x * x) / cols.total() - mu ** 2), 1.0), m.rho
+    with _calm():
+        spread = cols.total(x * x) / cols.total() - mu ** 2
+        return np.fmax(m.variance * cols.count / spread, 1.0), m.rho
 
 def _inside_bins(cols, codes, edges):
     "The same for the sums of residuals inside the bins (a, b] of `edges` (columns, bins + 1), which are taken together."
@@ -645,16 +698,42 @@ def _inside_bins(cols, codes, edges):
     code, p, y, w = codes[on], cols.c.q.prob[on], cols.c.q.y[on], np.ones(on.sum()) if cols.weight is None else cols.weight[on]
     cell = code * bins + sum((p > edges[code, j] for j in range(1, bins)), np.zeros(len(p), np.intp))
     sums = lambda x, at=cell: np.bincount(at, weights=x, minlength=k * bins)
-    unit, of = (cell, np.arange(len(cell))) if cols.clusters is None else np.unique(cols.clusters[on] * (k * bins) + cell, return_inverse=True)
-    unit = unit % (k * bins)                                                      # the bin of each unit: a patient's samples in it, or a sample
-    with np.errstate(invalid="ignore", divide="ignore"):
+    if cols.clusters is None: unit, of = cell, np.arange(len(cell))
+    else: unit, of = np.unique(cols.clusters[on] * (k * bins) + cell, return_inverse=True)
+    unit = unit % (k * bins)                                                     # the bin of each unit: a patient's samples in it
+    with _calm():
         r, n, m = (p - y) - (sums(w * (p - y)) / sums(w))[cell], sums(None), sums(None, unit)
         ours = np.where(m > 1, sums(np.bincount(of, weights=w * r) ** 2, unit) * m / (m - 1), 0)
         alone = np.where(m > 1, sums(w * r * r) * n / (n - 1), 0)
         each = np.bincount(code, weights=w, minlength=k) / np.bincount(code, minlength=k)             # the mean weight of a column
         return np.fmax(ours.reshape(k, bins).sum(1) / (alone.reshape(k, bins).sum(1) * each), 1.0)
 
-# %% ../nbs/04_uncertainty.ipynb #c096
+# %% ../nbs/04_uncertainty.ipynb #c146
+def calibration(cols:Scored, metric:str) -> Estimate:
+    "A calibration error in every column; bin edges are taken as given."
+    value, curves, deff, rho = cols.values(metric), [], np.ones(cols.size), None
+    prob = cols.c.q.prob
+    if cols.designed and prob is not None: deff, rho = _design_effect(cols, prob - cols.c.q.y)
+    for (at, codes), g in zip(cols.parts(), cols.groups):
+        if prob is None:
+            curves += [None] * g.k
+            continue
+        edges = BIN_EDGES[metric](g)
+        n, pos, total = g.bin_sums(edges)
+        inside = _inside_bins(cols, codes, edges) if cols.designed else np.ones(g.k)
+        with _calm(): share, p, y = n / n.sum(1, keepdims=True), total / n, pos / n
+        for j, i in enumerate(range(at.start, at.stop)):
+            certain = value[i] < 1e-6 and not (np.nan_to_num(p[j] * (1 - p[j])) > 1e-6).any()    # all 0 and 1: no spread is no certainty
+            known, effects = not (np.isnan(value[i]) or certain or not np.isfinite(deff[i])), (max(deff[i], inside[j]), inside[j])
+            curves.append(error_curve(share[j] * cols.count[i], p[j], y[j], metric == "ce_debiased", *effects) if known else None)
+    def limits(alpha, at):
+        at, z, low, high = np.asarray(at), np.broadcast_to(critical(alpha), np.shape(at)), np.empty(np.shape(at)), np.empty(np.shape(at))
+        for j in np.unique(at): low[at == j], high[at == j] = _read(curves[j], z[at == j]), _read(curves[j], -z[at == j])
+        return low, high
+    centre = np.array([float(_read(c, 0.0)) for c in curves])
+    return estimated(cols, metric, value, limits, "test inversion, noise taken off", None, rho, centre, 0.0)
+
+# %% ../nbs/04_uncertainty.ipynb #c150
 def reweigh(g:Groups, order, w):
     "Give the sorted samples of `g` new weights, in place."
     g._weigh(w[order])
@@ -663,13 +742,21 @@ def reweigh(g:Groups, order, w):
     g.n, g._known = g.neg + g.pos, {}
     g.__dict__.pop("curve", None)
 
+def _own(g):
+    "A copy whose weights can be changed: threads share what they are given."
+    g = copy.copy(g)
+    g.r = copy.copy(g.r)
+    return g
+
+# %% ../nbs/04_uncertainty.ipynb #c153
 def _draw(rng, start, size, order, unit, n):
     "Multinomial counts within strata: `order` lists the units stratum by stratum, each beginning at `start` and `size` long."
     pick = order[start + (rng.random(len(order)) * size).astype(np.int64)]
     return np.bincount(pick, minlength=len(order)).astype(float)[unit][:n]
 
 def resample_block(parts, orders, metric, ts, base, strata, unit, draws, seed):
-    "`(sum, sum of outer products, number)` of the metric over a block of draws, less the observed values; `ts` holds the threshold of each part."
+    """`(sum, sum of outer products, number)` of the metric over a block of draws, less the observed values; `ts` holds the threshold of
+    each part, `strata` the stratum of each unit, and `unit` the unit of each sample."""
     rng, m, parts = np.random.default_rng(seed), metric_parts(metric), [_own(g) for g in parts]
     values = lambda: np.concatenate([np.asarray(m.compute(g, t), float) for g, t in zip(parts, ts)])
     seen = values()
@@ -679,26 +766,29 @@ def resample_block(parts, orders, metric, ts, base, strata, unit, draws, seed):
     total, outer, number = np.zeros(len(seen)), np.zeros((len(seen),) * 2), np.zeros((len(seen),) * 2)
     for _ in range(draws):
         w = base * _draw(rng, first[back], size[back], order, unit, len(base))
-        for g, o in zip(parts, orders): g.r.w = w; reweigh(g, o, w)
+        for g, o in zip(parts, orders):
+            g.r.w = w
+            reweigh(g, o, w)
         v = values() - seen
-        ok = np.isfinite(v); v = np.where(ok, v, 0)
-        total += v; outer += np.outer(v, v); number += np.outer(ok, ok)
+        ok = np.isfinite(v)
+        v = np.where(ok, v, 0)
+        total += v
+        outer += np.outer(v, v)
+        number += np.outer(ok, ok)
     return total, outer, number
 
-def _own(g):
-    "A copy whose weights can be changed: threads share what they are given."
-    g = copy.copy(g); g.r = copy.copy(g.r)
-    return g
-
-# %% ../nbs/04_uncertainty.ipynb #c097
+# %% ../nbs/04_uncertainty.ipynb #c156
 BLOCK = 100      # draws per task
 
 def spread_over(function, tasks, n_jobs):
-    "Results of `function(*task)` in order; with `n_jobs` other than 1 by joblib, whose backend (loky, dask, ray) is the caller's to choose."
+    "Results of `function(*task)` in order; with `n_jobs` other than 1 by joblib, whose backend (loky, dask, ray) the caller chooses."
     if n_jobs == 1 or len(tasks) < 2: return [function(*t) for t in tasks]
     joblib = require("joblib", why="n_jobs")
     return joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(function)(*t) for t in tasks)
 
+def _seed(entropy, name, block): return np.random.SeedSequence([entropy, zlib.crc32(name.encode()), block])
+
+# %% ../nbs/04_uncertainty.ipynb #c158
 def _own_point(metric): return metric.startswith(("tpr_at_", "tnr_at_"))
 
 def resample(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1, others=()):
@@ -708,40 +798,45 @@ def resample(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=
     for one in (cols, *others):
         r = Ranking(one.c.q, max(1, one.k), base)
         mine = [Groups(r, codes, at.stop - at.start) for at, codes in one.parts()]
-        parts += mine; orders += map(order_of, mine); ts += [one.c.t] * len(mine)
+        parts += mine
+        orders += map(order_of, mine)
+        ts += [one.c.t] * len(mine)
     unit = np.arange(len(base)) if cols.clusters is None else cols.clusters
     strata = np.zeros(unit.max() + 1, np.int64)
     strata[unit] = 2 * cols.codes + (cols.y if cols.clusters is None and _own_point(metric) else 0)
     blocks = [min(BLOCK, draws - i) for i in range(0, draws, BLOCK)]
-    seeds = [np.random.SeedSequence([entropy, zlib.crc32(f"{cols.c.label} {metric}".encode()), i]) for i in range(len(blocks))]
-    out = spread_over(resample_block, [(parts, orders, metric, ts, base, strata, unit, b, s) for b, s in zip(blocks, seeds)], n_jobs)
+    what, name = (parts, orders, metric, ts, base, strata, unit), f"{cols.c.label} {metric}"
+    out = spread_over(resample_block, [(*what, b, _seed(entropy, name, i)) for i, b in enumerate(blocks)], n_jobs)
     if not out: return np.full((cols.size * (1 + len(others)),) * 2, np.nan)
     total, outer, number = (sum(x) for x in zip(*out))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with _calm():
         m = total / np.diag(number)
         return outer / number - np.outer(m, m)
 
+# %% ../nbs/04_uncertainty.ipynb #c161
 def resampled(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1) -> Estimate:
-    "Any metric in every column: its variance by a stratified bootstrap; Wilson's interval on the effective number for one that lies in [0, 1]."
+    "Any metric in every column: its variance by a stratified bootstrap; at operating points, Wilson's interval on the effective number."
     p, cov = cols.values(metric), resample(cols, metric, draws, entropy, n_jobs)
-    V = np.where(np.isnan(p), np.nan, np.diag(cov))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rho = np.clip(np.nan_to_num((cov / np.sqrt(np.outer(V, V)))[tuple(cols.pairs.T)]), -1, 1) if cols.crossed else None
+    V, rho = np.where(np.isnan(p), np.nan, np.diag(cov)), None
+    with _calm():
+        if cols.crossed: rho = np.clip(np.nan_to_num((cov / np.sqrt(np.outer(V, V)))[tuple(cols.pairs.T)]), -1, 1)
         n = np.where(V > 0, np.minimum(p * (1 - p) / V, cols.count), np.where(V == 0, _few(cols), np.nan))
     if _own_point(metric): limits = lambda alpha, at: wilson(p[at], n[at], critical(alpha))
-    else: limits = lambda alpha, at: mean_limits(p[at], V[at], 0 * V[at], critical(alpha))
+    else: limits = lambda alpha, at: mean_limits(p[at], V[at], 0.0, critical(alpha))
     return estimated(cols, metric, p, limits, f"bootstrap ({draws:,} draws)", None, rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c103
-METHODS = {"auc": area, **dict.fromkeys(RATES, rate), "bce": mean, "brier": mean, "ap": precision, "cal_slope": slope, "cal_intercept": slope, **dict.fromkeys(BIN_EDGES, calibration)}
-INFLUENCES = {"auc": area_influence, **dict.fromkeys(RATES, rate_influence), "bce": mean_influence, "brier": mean_influence, "ap": precision_influence, "cal_slope": slope_influence, "cal_intercept": slope_influence}
+# %% ../nbs/04_uncertainty.ipynb #c167
+METHODS = {"auc": area, **dict.fromkeys(RATES, rate), "bce": mean, "brier": mean, "ap": precision,
+           "cal_slope": slope, "cal_intercept": slope, **dict.fromkeys(BIN_EDGES, calibration)}
+INFLUENCES = {"auc": area_influence, **dict.fromkeys(RATES, rate_influence), "bce": mean_influence, "brier": mean_influence,
+              "ap": precision_influence, "cal_slope": slope_influence, "cal_intercept": slope_influence}
 
 def estimate(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1) -> Estimate:
     "Any metric of `METRICS` in every column, by the method that `METHODS` names, or by resampling."
-    method = METHODS.get(metric_parts(metric).name)
-    return method(cols, metric_parts(metric).name) if method else resampled(cols, metric_parts(metric).name, draws, entropy, n_jobs)
+    name = metric_parts(metric).name
+    return METHODS[name](cols, name) if name in METHODS else resampled(cols, name, draws, entropy, n_jobs)
 
-# %% ../nbs/04_uncertainty.ipynb #c107
+# %% ../nbs/04_uncertainty.ipynb #c171
 LEVELS = 64
 
 def with_rest(x):
@@ -750,15 +845,16 @@ def with_rest(x):
 
 def split(rng, cells, sizes, B:int):
     "`B` random divisions of the counts in `cells` among groups of these `sizes`: (B, groups, cells)."
+    one = functools.partial(rng.multivariate_hypergeometric, method="marginals")
     left, out = np.asarray(cells, np.int64), np.empty((B, len(sizes), len(cells)), np.int64)
     rest = np.broadcast_to(left, (B, len(left)))
     for g, size in enumerate(sizes[:-1]):
-        out[:, g] = rng.multivariate_hypergeometric(left, size, size=B, method="marginals") if g == 0 else np.stack([rng.multivariate_hypergeometric(r, size, method="marginals") for r in rest])
+        out[:, g] = one(left, size, size=B) if g == 0 else np.stack([one(r, size) for r in rest])
         rest = rest - out[:, g]
     out[:, -1] = rest
     return out.astype(float)
 
-# %% ../nbs/04_uncertainty.ipynb #c110
+# %% ../nbs/04_uncertainty.ipynb #c175
 @dataclass
 class RateShuffle:
     "Successes shuffled over the trials of all groups."
@@ -767,9 +863,17 @@ class RateShuffle:
     def stats(self, num):
         num, den = with_rest(num), with_rest(self.den[None])
         q = (num + 1) / (den + 2)                                              # no variance is zero
-        with np.errstate(invalid="ignore", divide="ignore"): return np.where(den > 0, num / den, np.nan), q * (1 - q) / (den + 2)
+        with _calm(): return np.where(den > 0, num / den, np.nan), q * (1 - q) / (den + 2)
     def seen(self): return self.stats(self.num[None])
-    def draw(self, rng, B): return self.stats(rng.multivariate_hypergeometric(self.den.astype(np.int64), int(self.num.sum()), size=B, method="marginals").astype(float))
+    def draw(self, rng, B):
+        trials, successes = self.den.astype(np.int64), int(self.num.sum())
+        return self.stats(rng.multivariate_hypergeometric(trials, successes, size=B, method="marginals").astype(float))
+
+# %% ../nbs/04_uncertainty.ipynb #c178
+def area_of_counts(neg, pos):
+    "AUC and its variance for tests, from counts by level (…, levels)."
+    (a, V), n, m = delong_of_counts(neg, pos), neg.sum(-1), pos.sum(-1)
+    return a, area_variance(a, area_scale(a, V, m, n), m, n)
 
 @dataclass
 class AreaShuffle:
@@ -780,11 +884,7 @@ class AreaShuffle:
     def seen(self): return self.stats(self.neg[None], self.pos[None])
     def draw(self, rng, B): return self.stats(*(split(rng, x.sum(0), x.sum(1).astype(np.int64), B) for x in (self.neg, self.pos)))
 
-def area_of_counts(neg, pos):
-    "AUC and its variance for tests, from counts by level (…, levels)."
-    (a, V), n, m = delong_of_counts(neg, pos), neg.sum(-1), pos.sum(-1)
-    return a, area_variance(a, area_scale(a, V, m, n), m, n)
-
+# %% ../nbs/04_uncertainty.ipynb #c181
 @dataclass
 class MeanShuffle:
     "Samples of each group by level of their value, and the mean and mean square of each level."
@@ -792,14 +892,47 @@ class MeanShuffle:
     x: np.ndarray
     xx: np.ndarray
     def stats(self, counts):
-        t = with_rest(counts); n = t.sum(-1)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        t = with_rest(counts)
+        n = t.sum(-1)
+        with _calm():
             v = np.einsum("bgl,l", t, self.x) / n                               # not BLAS: its threads cost more than they bring
             return v, np.maximum(np.einsum("bgl,l", t, self.xx) / n - v ** 2, 0) / (n - 1)
     def seen(self): return self.stats(self.counts[None])
     def draw(self, rng, B): return self.stats(split(rng, self.counts.sum(0), self.counts.sum(1).astype(np.int64), B))
 
-# %% ../nbs/04_uncertainty.ipynb #c114
+def mean_shuffle(cols, x):
+    "Values `x` by level: each its own in short data, else about `LEVELS`, fine where samples are many, or far from the mean."
+    v, codes = x[cols.known], cols.codes[cols.known]
+    order, far = np.argsort(v, kind="stable"), np.abs(v - v.mean())
+    if len(v) <= 4 * LEVELS: at = np.arange(len(v))
+    else: at = (np.cumsum(1 / len(v) + far[order] / max(far.sum(), 1e-300)) * LEVELS / 2.0000001).astype(np.int64)
+    level = np.empty(len(v), np.int64)
+    level[order] = np.unique(at, return_inverse=True)[1]
+    size = np.bincount(level)
+    counts = np.bincount(codes * len(size) + level, minlength=cols.k * len(size)).reshape(cols.k, -1)
+    return MeanShuffle(counts.astype(float), *(np.bincount(level, weights=w) / size for w in (v, v ** 2)))
+
+# %% ../nbs/04_uncertainty.ipynb #c185
+def _ratio_stats(x, units, fixed, least=False):
+    num, den, nn, nd, dd = x
+    with _calm():
+        p = num / den
+        V = np.maximum(nn - 2 * p * nd + p * p * dd, 0) / den ** 2 * units / (units - 1)
+    q = (num + 1) / (den + 2)
+    return p, np.maximum(V, q * (1 - q) / (den + 2)) if least else V
+
+def _area_stats(x, units, fixed):
+    s1, m, s0, n, s1s1, s1m, s1s0, s1n, mm, ms0, mn, s0s0, s0n, nn = x
+    pooled, _, few = fixed
+    with _calm():
+        a, b, f1, f0 = s1 / m, s0 / n, *(np.sqrt(u / (u - 1)) for u in few)
+        V = ((s1s1 - 2 * a * s1m + a * a * mm) * (f1 / m) ** 2 + (s0s0 - 2 * b * s0n + b * b * nn) * (f0 / n) ** 2
+             + 2 * f1 * f0 * (s1s0 - b * s1n - a * ms0 + a * b * mn) / (m * n))
+        area = np.clip(a + b - pooled, 0, 1)
+    return area, area_variance(area, area_scale(area, np.maximum(V, 0), m, n, np.minimum(*few) - 1, few), m, n)
+
+UNIT_STATS = {"rate": functools.partial(_ratio_stats, least=True), "mean": _ratio_stats, "area": _area_stats}
+
 @dataclass
 class UnitShuffle:
     "Whole units shuffled within strata; `sums` (units, …) hold what the statistics are made of."
@@ -823,58 +956,7 @@ class UnitShuffle:
             codes[:, i] = rng.permuted(np.broadcast_to(self.group[i], (B, len(i))), axis=1)
         return self.stats(codes)
 
-def _ratio_stats(x, units, fixed, least=False):
-    num, den, nn, nd, dd = x
-    with np.errstate(invalid="ignore", divide="ignore"):
-        p = num / den
-        V = np.maximum(nn - 2 * p * nd + p * p * dd, 0) / den ** 2 * units / (units - 1)
-    q = (num + 1) / (den + 2)
-    return p, np.maximum(V, q * (1 - q) / (den + 2)) if least else V
-
-def _area_stats(x, units, fixed):
-    s1, m, s0, n, s1s1, s1m, s1s0, s1n, mm, ms0, mn, s0s0, s0n, nn = x
-    pooled, _, few = fixed
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a, b, f1, f0 = s1 / m, s0 / n, *(np.sqrt(u / (u - 1)) for u in few)
-        V = ((s1s1 - 2 * a * s1m + a * a * mm) * (f1 / m) ** 2 + (s0s0 - 2 * b * s0n + b * b * nn) * (f0 / n) ** 2
-             + 2 * f1 * f0 * (s1s0 - b * s1n - a * ms0 + a * b * mn) / (m * n))
-        area = np.clip(a + b - pooled, 0, 1)
-    return area, area_variance(area, area_scale(area, np.maximum(V, 0), m, n, np.minimum(*few) - 1, few), m, n)
-
-UNIT_STATS = {"rate": functools.partial(_ratio_stats, least=True), "mean": _ratio_stats, "area": _area_stats}
-
-# %% ../nbs/04_uncertainty.ipynb #c117
-def mean_shuffle(cols, x):
-    "Values `x` by level: each its own in short data, else about `LEVELS`, fine where many samples are and where they are far from the mean."
-    v, codes = x[cols.known], cols.codes[cols.known]
-    order, far = np.argsort(v, kind="stable"), np.abs(v - v.mean())
-    if len(v) <= 4 * LEVELS: at = np.arange(len(v))
-    else: at = (np.cumsum(1 / len(v) + far[order] / max(far.sum(), 1e-300)) * LEVELS / 2.0000001).astype(np.int64)
-    level = np.empty(len(v), np.int64); level[order] = np.unique(at, return_inverse=True)[1]
-    size = np.bincount(level); L = len(size)
-    counts = np.bincount(codes * L + level, minlength=cols.k * L).reshape(cols.k, L)
-    return MeanShuffle(counts.astype(float), *(np.bincount(level, weights=w) / size for w in (v, v ** 2)))
-
-def area_shuffle(cols):
-    "Counts of negatives and positives by level of score."
-    return AreaShuffle(*level_counts(cols, LEVELS))
-
-def unit_shuffle(cols, metric, x=None, e=None):
-    "Patients or weighted samples for one metric; `x` are the values of a mean, `e` the estimate of an area."
-    ok, w = cols.known, np.ones(len(cols.codes)) if cols.weight is None else cols.weight
-    unit = np.unique((np.arange(len(ok)) if cols.clusters is None else cols.clusters)[ok], return_inverse=True)[1]
-    group = np.zeros(unit.max(initial=-1) + 1, np.int64); group[unit] = cols.codes[ok]
-    per = lambda v: np.bincount(unit, weights=(v * w)[ok])
-    if e is not None:
-        v10, v01, pooled = pooled_placements(cols)
-        S = np.stack([per(v10), per(cols.y), per(v01), per(~cols.y)], 1)
-        few = [with_rest(np.bincount(group[S[:, j] > 0], minlength=cols.k).astype(float)[None]) for j in (1, 3)]
-        shown = slice(0, cols.k + cols.rest)
-        return UnitShuffle("area", cols.k, group, 2 * (S[:, 1] > 0) + (S[:, 3] > 0), S, (pooled, (e.value[None, shown], e.variance[None, shown]), few))
-    num, den = (x, np.ones(len(ok))) if x is not None else (_members(names)[cols.cell] for names in RATES[metric])
-    S = np.stack([per(num), per(den)], 1); has = S[:, 1] > 0
-    return UnitShuffle("rate" if x is None else "mean", cols.k, group[has], np.zeros(has.sum(), int), S[has])
-
+# %% ../nbs/04_uncertainty.ipynb #c188
 def pooled_placements(cols):
     "Per sample: the share of all negatives that a positive beats, and of all positives that beat a negative; and the area of all samples."
     g = cols.c.overall
@@ -883,52 +965,85 @@ def pooled_placements(cols):
     v10[order[at]], v01[order[neg]] = below / w[neg].sum(), above / w[at].sum()
     return v10, v01, float((below / w[neg].sum() * w[at]).sum() / w[at].sum())
 
-# %% ../nbs/04_uncertainty.ipynb #c118
+# %% ../nbs/04_uncertainty.ipynb #c191
+def unit_shuffle(cols, metric, x=None, e=None):
+    "Patients or weighted samples for one metric; `x` are the values of a mean, `e` the estimate of an area."
+    ok, w = cols.known, np.ones(len(cols.codes)) if cols.weight is None else cols.weight
+    unit = np.unique((np.arange(len(ok)) if cols.clusters is None else cols.clusters)[ok], return_inverse=True)[1]
+    group = np.zeros(unit.max(initial=-1) + 1, np.int64)
+    group[unit] = cols.codes[ok]
+    per = lambda v: np.bincount(unit, weights=(v * w)[ok])
+    if e is not None:
+        v10, v01, pooled = pooled_placements(cols)
+        S = np.stack([per(v10), per(cols.y), per(v01), per(~cols.y)], 1)
+        few = [with_rest(np.bincount(group[S[:, j] > 0], minlength=cols.k).astype(float)[None]) for j in (1, 3)]
+        shown = slice(0, cols.k + cols.rest)
+        labels = 2 * (S[:, 1] > 0) + (S[:, 3] > 0)
+        return UnitShuffle("area", cols.k, group, labels, S, (pooled, (e.value[None, shown], e.variance[None, shown]), few))
+    num, den = (x, np.ones(len(ok))) if x is not None else (_members(names)[cols.cell] for names in RATES[metric])
+    S = np.stack([per(num), per(den)], 1)
+    has = S[:, 1] > 0
+    return UnitShuffle("rate" if x is None else "mean", cols.k, group[has], np.zeros(has.sum(), int), S[has])
+
+# %% ../nbs/04_uncertainty.ipynb #c195
+def area_shuffle(cols):
+    "Counts of negatives and positives by level of score."
+    return AreaShuffle(*level_counts(cols, LEVELS))
+
 def shuffle_of(cols:Scored, metric:str, e:Estimate):
     "What to shuffle for a metric, or `None` when it is tested by its intervals."
     if not len(cols.pairs) or cols.crossed or np.isnan(e.value[:cols.k]).all(): return None
     if metric == "auc": return unit_shuffle(cols, metric, e=e) if cols.designed else area_shuffle(cols)
-    if metric in ("bce", "brier"): return unit_shuffle(cols, metric, losses(cols, metric)) if cols.designed else mean_shuffle(cols, losses(cols, metric))
+    if metric in ("bce", "brier"):
+        x = losses(cols, metric)
+        return unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x)
     if metric in RATES: return unit_shuffle(cols, metric) if cols.designed else RateShuffle(*(v[:cols.k] for v in rate_sums(cols, metric)))
 
-# %% ../nbs/04_uncertainty.ipynb #c121
+# %% ../nbs/04_uncertainty.ipynb #c199
 def contrasts(value, variance, pairs, take):
     "|T| of every pair (B, pairs), and Q (B,) of the groups that `take` part."
-    a, b = pairs.T; k = len(take)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    (a, b), k = pairs.T, len(take)
+    with _calm():
         T = np.abs(value[:, a] - value[:, b]) / np.sqrt(variance[:, a] + variance[:, b])
         ok = take & np.isfinite(value[:, :k]) & (variance[:, :k] > 0)
         w, v = np.where(ok, 1 / variance[:, :k], 0), np.where(ok, value[:, :k], 0)
         Q = (w * (v - ((w * v).sum(1) / w.sum(1))[:, None]) ** 2).sum(1)
     return T, np.where(ok.sum(1) > 1, Q, np.nan)
 
+# %% ../nbs/04_uncertainty.ipynb #c202
 def reached(shuffle, pairs, take, draws, seed):
-    "How often the shuffles of one block exceed what was seen (half, where they equal it), and how many of them are defined, per pair and for Q."
+    """How often the shuffles of one block exceed what was seen (half, where they equal it), and how many of them are defined, per pair and
+    for Q."""
     rng, seen = np.random.default_rng(seed), np.column_stack(contrasts(*shuffle.seen(), pairs, take))[0]
     s = np.column_stack(contrasts(*shuffle.draw(rng, draws), pairs, take))
     return (s >= seen - 1e-9).sum(0) - .5 * (np.abs(s - seen) < 1e-9).sum(0), np.isfinite(s).sum(0)
 
+# %% ../nbs/04_uncertainty.ipynb #c205
+MOST_DRAWS = 20_000
+
 def permutation_p(jobs:dict, draws:int, least:float=1.0, entropy:int=0, n_jobs:int=1) -> dict:
-    "Of `(shuffle, pairs, take)` by label: `(p of pairs, p of Q, Q, draws)`. A job goes on while a p-value may be below `least` for want of draws, or is too near it to tell."
-    sums, done, floor = {k: 0 for k in jobs}, dict.fromkeys(jobs, 0), math.ceil(1 / least)
-    wanted = {draws: lambda k: True, floor: lambda k: (sums[k][0] == 0).any(), 2 * floor: lambda k: ((sums[k][0] > 0) & (sums[k][0] <= 1) & ((1 + sums[k][0]) / (1 + sums[k][1]) > least)).any()}
-    for goal, more in wanted.items():
-        goal = goal if goal == draws else min(goal, MOST_DRAWS)
-        open_ = [k for k in jobs if done[k] < goal and (done[k] == 0 or more(k))]
-        tasks = [(k, -(-done[k] // BLOCK) + i, min(BLOCK, goal - done[k] - i * BLOCK)) for k in open_ for i in range(-((done[k] - goal) // BLOCK))]
-        out = spread_over(reached, [(*jobs[k], b, np.random.SeedSequence([entropy, zlib.crc32(k.encode()), i])) for k, i, b in tasks], n_jobs)
-        for (k, *_), h in zip(tasks, out): sums[k] = sums[k] + np.array(h)
+    """Of `(shuffle, pairs, take)` by label: `(p of pairs, p of Q, Q, draws)`. A job goes on while a p-value may be below `least` for want
+    of draws, or is too near it to tell."""
+    sums, done, floor = dict.fromkeys(jobs, 0), dict.fromkeys(jobs, 0), math.ceil(1 / least)
+    none = lambda hits, n: hits == 0
+    near = lambda hits, n: (hits > 0) & (hits <= 1) & ((1 + hits) / (1 + n) > least)
+    for goal, unsettled in ((draws, None), (floor, none), (2 * floor, near)):
+        goal = max(draws, min(goal, MOST_DRAWS))
+        open_ = [k for k in jobs if done[k] < goal and (done[k] == 0 or unsettled(*sums[k]).any())]
+        blocks = [(k, i, min(BLOCK, goal - start)) for k in open_
+                  for i, start in enumerate(range(done[k], goal, BLOCK), -(-done[k] // BLOCK))]
+        out = spread_over(reached, [(*jobs[k], size, _seed(entropy, k, i)) for k, i, size in blocks], n_jobs)
+        for (k, *_), counted in zip(blocks, out): sums[k] = sums[k] + np.array(counted)
         done.update(dict.fromkeys(open_, goal))
     found = {}
     for k, (shuffle, pairs, take) in jobs.items():
         T, Q = contrasts(*shuffle.seen(), pairs, take)
-        p = np.where(np.isnan(np.append(T[0], Q[0])), np.nan, (1 + sums[k][0]) / (1 + sums[k][1]))
+        hits, n = sums[k]
+        p = np.where(np.isnan(np.append(T[0], Q[0])), np.nan, (1 + hits) / (1 + n))
         found[k] = p[:-1], p[-1], Q[0], done[k]
     return found
 
-MOST_DRAWS = 20_000
-
-# %% ../nbs/04_uncertainty.ipynb #c127
+# %% ../nbs/04_uncertainty.ipynb #c212
 def _holm(p): return np.minimum(np.maximum.accumulate(p * np.arange(len(p), 0, -1)), 1)
 def _bh(p): return np.minimum(np.minimum.accumulate((p * len(p) / np.arange(1, len(p) + 1))[::-1])[::-1], 1)
 
@@ -937,16 +1052,18 @@ CORRECTIONS = {"holm": _holm, "bh": _bh, "none": lambda p: p}
 def adjust(p, method:str="holm"):
     "P-values corrected for their number: `holm` (Holm 1979), `bh` (Benjamini & Hochberg 1995) or `none`; NaN stays NaN and does not count."
     if method not in CORRECTIONS: raise unknown_name("correction", method, CORRECTIONS)
-    p = np.asarray(p, float); out, ok = np.full(p.shape, np.nan), np.flatnonzero(~np.isnan(p))
+    p = np.asarray(p, float)
+    out, ok = np.full(p.shape, np.nan), np.flatnonzero(~np.isnan(p))
     order = ok[np.argsort(p[ok], kind="stable")]
     out[order] = CORRECTIONS[method](p[order])
     return out
 
-# %% ../nbs/04_uncertainty.ipynb #c131
+# %% ../nbs/04_uncertainty.ipynb #c216
 @functools.lru_cache(None)
 def _range_grid(K):
     "Quantiles and probabilities of the range of `K` independent standard normals."
-    z = np.linspace(-8, 8, 401); density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    z = np.linspace(-8, 8, 401)
+    density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
     q, cdf = np.linspace(0, 12, 601), _special().ndtr
     inner = np.clip(cdf(z) - cdf(z - q[:, None]), 0, 1)
     return q, np.minimum(K * (density * inner ** (K - 1)).sum(1), 1)
@@ -959,21 +1076,13 @@ def together(alpha:float, K:int) -> float:
 
 def together_p(p, K:int):
     "The p-value of the smallest of all pairwise p-values of `K` groups, as one test."
-    q, cdf = _range_grid(max(K, 2))
-    return p if K < 3 else float(np.clip(1 - np.interp(math.sqrt(2) * critical(max(p, 1e-14)), q, cdf), 0, 1))
+    if K < 3: return p
+    q, cdf = _range_grid(K)
+    return float(np.clip(1 - np.interp(math.sqrt(2) * critical(max(p, 1e-14)), q, cdf), 0, 1))
 
-# %% ../nbs/04_uncertainty.ipynb #c136
-@functools.lru_cache(None)
-def _noise(K):
-    half = np.random.default_rng(0).standard_normal((2000, K))
-    return np.concatenate([half, -half])
-
-def _mean_range(values, errors):
-    x = values + errors * _noise(len(values))
-    return (x.max(1) - x.min(1)).mean()
-
+# %% ../nbs/04_uncertainty.ipynb #c221
 def merged(values, errors):
-    "The values with neighbours put together (weighted) until all differ by a standard error of their difference, or a little more where there are many."
+    "The values with neighbours put together (weighted) until all differ by a standard error of their difference, a little more where many."
     parts, within = [[values[i], errors[i] ** -2.0, [i]] for i in np.argsort(values)], min(2, 1 + 0.1 * (len(values) - 2))
     while len(parts) > 1:
         z = [(b[0] - a[0]) / math.sqrt(1 / a[1] + 1 / b[1]) for a, b in zip(parts, parts[1:])]
@@ -985,27 +1094,35 @@ def merged(values, errors):
     for x, _, members in parts: out[members] = x
     return out
 
+# %% ../nbs/04_uncertainty.ipynb #c223
+@functools.lru_cache(None)
+def _noise(K):
+    half = np.random.default_rng(0).standard_normal((2000, K))
+    return np.ascontiguousarray(np.concatenate([half, -half]).T)
+
+def _mean_range(values, errors): return float(np.ptp(values[:, None] + errors[:, None] * _noise(len(values)), axis=0).mean())
+
 def debiased_gap(values, errors) -> tuple:
     "`(gap with the noise taken off, gap that noise alone would make)` of group values with these standard errors."
     values, errors = np.asarray(values, float), np.asarray(errors, float)
     if len(values) < 2 or not (errors > 0).all(): return np.nan, np.nan
-    gap, noise, calm = float(np.ptp(values)), float(_mean_range(0 * values, errors)), merged(values, errors)
+    gap, noise, calm = float(np.ptp(values)), _mean_range(0 * values, errors), merged(values, errors)
     short = max(noise - gap, 0) * min(1, (len(values) - 1) ** 2 / 5) if np.ptp(calm) == 0 else 0
-    return gap - (float(_mean_range(calm, errors)) - float(np.ptp(calm))) - short, noise
+    return gap - (_mean_range(calm, errors) - float(np.ptp(calm))) - short, noise
 
-# %% ../nbs/04_uncertainty.ipynb #c142
+# %% ../nbs/04_uncertainty.ipynb #c231
 def detectable(error, alpha:float=0.05, power:float=0.8):
     "The true difference that a two-sided test at level `alpha` finds with probability `power`, when its standard error is `error`."
     return (critical(alpha) + _special().ndtri(power)) * np.asarray(error)
 
-# %% ../nbs/04_uncertainty.ipynb #c145
+# %% ../nbs/04_uncertainty.ipynb #c234
 def verdicts(low, high, p_adjusted, alpha:float, tolerance=None):
     "`alike` (interval within ± tolerance), `different` (interval excludes 0 and adjusted p ≤ alpha), or `cannot say`, per difference."
     low, high, p = (np.asarray(x, float) for x in (low, high, p_adjusted))
     tol = np.full(low.shape, np.nan) if tolerance is None else np.broadcast_to(np.asarray(tolerance, float), low.shape)
     return np.select([(low > -tol) & (high < tol), ((low > 0) | (high < 0)) & ~(p > alpha)], ["alike", "different"], "cannot say")
 
-# %% ../nbs/04_uncertainty.ipynb #c149
+# %% ../nbs/04_uncertainty.ipynb #c238
 @dataclass
 class Job:
     "One metric of one attribute: where it is asked, the estimate, what to shuffle, and which groups take part in the gap."
@@ -1018,6 +1135,7 @@ class Job:
     @property
     def label(self): return ("" if self.target is None else f"{self.target}, ") + f"{self.attribute} {self.estimate.metric}"
 
+# %% ../nbs/04_uncertainty.ipynb #c240
 @dataclass
 class Settings:
     "The level and the rules of one call."
@@ -1032,205 +1150,278 @@ class Settings:
     def alpha(self): return 1 - self.ci
     @functools.cached_property
     def entropy(self):
+        "The seed as a whole number; a generator gives one, and chance another at every call."
         r = self.random_state
         if r is None: return int(np.random.SeedSequence().generate_state(1)[0])
-        return int(r) if isinstance(r, (int, np.integer)) else int(r.integers(2**31)) if hasattr(r, "integers") else int(r.randint(2**31 - 1))
+        if hasattr(r, "integers"): return int(r.integers(2**31))
+        return int(r.randint(2**31 - 1)) if hasattr(r, "randint") else int(r)
+    def tolerated(self, metric):
+        "The tolerance for a metric; NaN when there is none."
+        t = self.tolerance.get(metric) if isinstance(self.tolerance, Mapping) else self.tolerance
+        return np.nan if t is None else float(t)
     def check(self):
-        number = lambda x, low: isinstance(x, (int, np.integer)) and not isinstance(x, bool) and x >= low
-        if isinstance(self.ci, bool) or not isinstance(self.ci, (int, float, np.number)) or not 0 < self.ci < 1: raise InputError(f"ci={self.ci!r} is no confidence level; give a number between 0 and 1, such as 0.95")
-        if not number(self.n_resamples, 0): raise InputError(f"n_resamples={self.n_resamples!r} is no number of resamples; give 1000, or 0 for p-values from the intervals")
-        if not number(abs(self.n_jobs) if isinstance(self.n_jobs, (int, np.integer)) else self.n_jobs, 1): raise InputError(f"n_jobs={self.n_jobs!r} is no number of processes; give 1, or -1 for all")
-        if not number(self.min_group_size, 0): raise InputError(f"min_group_size={self.min_group_size!r} is no number of samples")
+        "These settings, or an error that names the first that cannot be."
+        whole = lambda x, low: isinstance(x, (int, np.integer)) and not isinstance(x, bool) and x >= low
+        level = isinstance(self.ci, (int, float, np.number)) and not isinstance(self.ci, bool) and 0 < self.ci < 1
+        seed = self.random_state is None or hasattr(self.random_state, "integers") or hasattr(self.random_state, "randint")
+        self._need(level, "ci", "is no confidence level; give a number between 0 and 1, such as 0.95")
+        self._need(whole(self.n_resamples, 0), "n_resamples", "is no number of resamples; give 1000, or 0 for p-values from the intervals")
+        self._need(whole(self.n_jobs, -np.inf) and self.n_jobs != 0, "n_jobs", "is no number of processes; give 1, or -1 for all")
+        self._need(whole(self.min_group_size, 0), "min_group_size", "is no number of samples")
         if self.correction not in CORRECTIONS: raise unknown_name("correction", self.correction, CORRECTIONS)
-        r = self.random_state
-        if isinstance(r, bool) or not (r is None or isinstance(r, (int, np.integer)) or hasattr(r, "integers") or hasattr(r, "randint")): raise InputError(f"random_state={r!r} is no seed; give a whole number, a NumPy generator, or None for chance")
-        if isinstance(self.random_state, (int, np.integer)) and self.random_state < 0: raise InputError(f"random_state={self.random_state!r} is negative")
+        self._need(seed or whole(self.random_state, -np.inf), "random_state",
+                   "is no seed; give a whole number, a NumPy generator, or None for chance")
+        self._need(seed or self.random_state >= 0, "random_state", "is negative")
         for t in self.tolerance.values() if isinstance(self.tolerance, Mapping) else [self.tolerance]:
-            if t is not None and not (isinstance(t, (int, float, np.number)) and 0 < t < np.inf): raise InputError(f"tolerance={t!r} is no difference that could be ignored; give a positive number, or one per metric such as {{'auc': 0.05}}")
+            if t is not None and not (isinstance(t, (int, float, np.number)) and 0 < t < np.inf):
+                raise InputError(f"tolerance={t!r} is no difference that could be ignored; give a positive number, or one per metric such "
+                                 "as {'auc': 0.05}")
         return self
+    def _need(self, holds, name, what):
+        if not holds: raise InputError(f"{name}={getattr(self, name)!r} {what}")
 
-# %% ../nbs/04_uncertainty.ipynb #c151
+# %% ../nbs/04_uncertainty.ipynb #c243
+def part_in(cols, e, alpha, usable=None):
+    "Which groups take part in the gap: large enough, usable, and with an interval."
+    error = e.error(alpha)[:cols.k]
+    return cols.active & np.isfinite(e.centre[:cols.k]) & (error > 0) & (True if usable is None else usable)
+
 def jobs_of(c:Comparison, metrics, how:Settings, clusters=None) -> list:
     "A `Job` per metric of a comparison."
     if not c.groups.count.sum(): return []                                       # nobody's group is known
     cols, out = Scored(c, clusters, c.groups.count >= how.min_group_size), []
     for m in metrics:
         e = estimate(cols, m, how.n_resamples, how.entropy, how.n_jobs)
-        out.append(Job(c.grouping.name, c.q.name, cols, e, shuffle_of(cols, m, e), part_in(cols, e, how.alpha, c.usable if m in PUBLISHED else None)))
+        take = part_in(cols, e, how.alpha, c.usable if m in PUBLISHED else None)
+        out.append(Job(c.grouping.name, c.q.name, cols, e, shuffle_of(cols, m, e), take))
     return out
 
-def part_in(cols, e, alpha, usable=None):
-    "Which groups take part in the gap: large enough, usable, and with an interval."
-    error = e.error(alpha)[:cols.k]
-    return cols.active & np.isfinite(e.centre[:cols.k]) & (error > 0) & (True if usable is None else usable)
-
+# %% ../nbs/04_uncertainty.ipynb #c246
 def cluster_codes(clusters, n:int):
     "Clusters as integers, one per sample; `None` stays `None`."
     if clusters is None: return None
     a = as_array(clusters, "clusters")
     if a.ndim != 1 or len(a) != n: raise InputError(f"clusters has shape {a.shape} for {plural(n, 'sample')}; give one patient per sample")
     codes = factorize(a)[0]
-    if (codes < 0).any(): raise InputError(f"clusters: {plural(int((codes < 0).sum()), 'sample')} without a patient (row {some(np.flatnonzero(codes < 0).tolist())}); give each a name of its own, or leave these rows out")
+    if len(lost := np.flatnonzero(codes < 0)):
+        raise InputError(f"clusters: {plural(len(lost), 'sample')} without a patient (row {some(lost.tolist())}); give each a name of its "
+                         "own, or leave these rows out")
     return codes
 
-# %% ../nbs/04_uncertainty.ipynb #c154
+# %% ../nbs/04_uncertainty.ipynb #c250
 @dataclass(repr=False)
 class Uncertainty:
-    """`intervals` (a row per attribute, metric and group), `pairwise` (per pair of groups, and each group against the rest), `tests` (all groups equal?) and
-    `gaps` (largest minus smallest, with the noise taken off); `settings` says how they were made. A column `target` comes first when there are several questions."""
+    """`intervals` (a row per attribute, metric and group), `pairwise` (per pair of groups, and each group against the rest), `tests` (all
+    groups equal?) and `gaps` (largest minus smallest, with the noise taken off); `settings` says how they were made. A column `target`
+    comes first when there are several questions."""
     intervals: pd.DataFrame
     pairwise: pd.DataFrame
     tests: pd.DataFrame
     gaps: pd.DataFrame
     settings: dict = field(default_factory=dict)
-    def __repr__(self): return f"Uncertainty at {100*self.settings.get('ci', 0.95):g} %: {plural(len(self.intervals), 'interval')}, {plural(len(self.pairwise), 'difference')}, {plural(len(self.gaps), 'gap')}"
+    def __repr__(self):
+        counts = plural(len(self.intervals), "interval"), plural(len(self.pairwise), "difference"), plural(len(self.gaps), "gap")
+        return f"Uncertainty at {100*self.settings.get('ci', 0.95):g} %: {', '.join(counts)}"
 
+# %% ../nbs/04_uncertainty.ipynb #c252
 def _interval_rows(j, how):
-    low, high = j.estimate.interval(how.alpha); e = j.estimate
-    keep = ~np.array([name == REST for name in j.cols.names], dtype=bool)
+    e, (low, high) = j.estimate, j.estimate.interval(how.alpha)
     cut = lambda x: np.maximum(x, e.least)
-    return pd.DataFrame({"attribute": j.attribute, "metric": e.metric, "group": j.cols.names, "value": e.value, "estimate": cut(e.centre), "low": cut(low), "high": cut(high), "method": e.method, "n": e.n})[keep]
+    rows = pd.DataFrame({"attribute": j.attribute, "metric": e.metric, "group": j.cols.names, "value": e.value, "estimate": cut(e.centre),
+                         "low": cut(low), "high": cut(high), "method": e.method, "n": e.n})
+    return rows[[name != REST for name in j.cols.names]]
 
 def _pair_rows(j, how, p):
     e, (a, b) = j.estimate, j.cols.pairs.T
-    low, high = e.difference(how.alpha); error = e.error(how.alpha)
-    tolerance = how.tolerance.get(e.metric) if isinstance(how.tolerance, Mapping) else how.tolerance
-    tested = "shuffled groups" if p is not None else "from the interval"
-    return pd.DataFrame({"attribute": j.attribute, "metric": e.metric, "group_a": [j.cols.names[i] for i in a], "group_b": [j.cols.names[i] for i in b], "difference": e.value[a] - e.value[b],
-                         "estimate": e.centre[a] - e.centre[b], "low": low, "high": high, "p_value": e.p_values() if p is None else np.where(np.isnan(low), np.nan, p[0]), "p_adjusted": np.nan, "verdict": "",
-                         "detectable": detectable(np.sqrt(np.maximum(error[a] ** 2 + error[b] ** 2 - 2 * e.rho * error[a] * error[b], 0)), how.alpha), "method": f"{e.method}; p {tested}", "tolerance": np.nan if tolerance is None else float(tolerance)})
+    (low, high), error, names = e.difference(how.alpha), e.error(how.alpha), np.array(j.cols.names, object)
+    both = np.sqrt(np.maximum(error[a] ** 2 + error[b] ** 2 - 2 * e.rho * error[a] * error[b], 0))
+    return pd.DataFrame({
+        "attribute": j.attribute, "metric": e.metric, "group_a": names[a], "group_b": names[b],
+        "difference": e.value[a] - e.value[b], "estimate": e.centre[a] - e.centre[b], "low": low, "high": high,
+        "p_value": e.p_values() if p is None else np.where(np.isnan(low), np.nan, p[0]), "p_adjusted": np.nan, "verdict": "",
+        "detectable": detectable(both, how.alpha), "method": f"{e.method}; p {'from the interval' if p is None else 'shuffled groups'}",
+        "tolerance": how.tolerated(e.metric)})
+
+# %% ../nbs/04_uncertainty.ipynb #c255
+def _between(e, take):
+    "The rows of `pairs` between two groups that both `take` part."
+    (a, b), k = e.pairs.T, len(take)
+    return np.flatnonzero((b < k) & take[a] & take[np.minimum(b, k - 1)])
 
 def _test_row(j, how, p):
     e, k = j.estimate, int(j.take.sum())
-    row = {"attribute": j.attribute, "metric": e.metric, "n_groups": k, "statistic": np.nan, "p_value": np.nan, "p_adjusted": np.nan, "method": "from the intervals"}
+    row = {"attribute": j.attribute, "metric": e.metric, "n_groups": k, "statistic": np.nan, "p_value": np.nan, "p_adjusted": np.nan,
+           "method": "from the intervals"}
     if k < 2: return row
     if p is not None: return row | {"statistic": p[2], "p_value": p[1], "method": f"shuffled groups, {p[3]:,} times"}
-    rows = j.take[j.cols.pairs[:, 0]] & (j.cols.pairs[:, 1] < j.cols.k) & j.take[np.minimum(j.cols.pairs[:, 1], j.cols.k - 1)]
-    least = np.nanmin(e.p_values()[rows])
+    least = np.nanmin(e.p_values()[_between(e, j.take)])
     return row | {"statistic": float(critical(max(least, 1e-15))), "p_value": together_p(least, k)}
 
-# %% ../nbs/04_uncertainty.ipynb #c155
+# %% ../nbs/04_uncertainty.ipynb #c257
 def gap_interval(e:Estimate, take, alpha:float) -> tuple:
     "`(low, high)` of largest − smallest among the groups that `take` part, from all their differences together."
-    (a, b), k = e.pairs.T, len(take)
-    rows = np.flatnonzero((b < k) & take[a] & take[np.minimum(b, k - 1)])
+    rows = _between(e, take)
     if not len(rows): return np.nan, np.nan
     low, high = e.difference(together(alpha, int(take.sum())), rows)
     return max(0.0, float(np.max([low, -high]))), float(np.max([high, -low]))
 
+# %% ../nbs/04_uncertainty.ipynb #c260
 def _gap_row(j, how):
     e, k = j.estimate, int(j.take.sum())
-    row = {"attribute": j.attribute, "metric": e.metric, "n_groups": k, **dict.fromkeys(("gap", "gap_debiased", "low", "high", "noise", "detectable"), np.nan), "smallest": None, "largest": None}
+    row = {"attribute": j.attribute, "metric": e.metric, "n_groups": k,
+           **dict.fromkeys(("gap", "gap_debiased", "low", "high", "noise", "detectable"), np.nan), "smallest": None, "largest": None}
     if k < 2: return row
-    v, error, names = e.value[:j.cols.k][j.take], e.error(how.alpha)[:j.cols.k][j.take], [n for n, t in zip(j.cols.group_names, j.take) if t]
-    clean, noise = debiased_gap(e.centre[:j.cols.k][j.take], error)
+    at = np.flatnonzero(j.take)
+    value, error, names = e.value[at], e.error(how.alpha)[at], [j.cols.group_names[i] for i in at]
+    clean, noise = debiased_gap(e.centre[at], error)
     low, high = gap_interval(e, j.take, how.alpha)
-    least = np.sort(error)[-2:]
-    return row | {"gap": float(np.ptp(v)), "gap_debiased": clean, "low": low, "high": high, "noise": noise, "detectable": float(detectable(np.hypot(*least), how.alpha)),
-                  "smallest": names[int(np.argmin(v))], "largest": names[int(np.argmax(v))]}
+    return row | {"gap": float(np.ptp(value)), "gap_debiased": clean, "low": low, "high": high, "noise": noise,
+                  "detectable": float(detectable(np.hypot(*np.sort(error)[-2:]), how.alpha)),
+                  "smallest": names[int(np.argmin(value))], "largest": names[int(np.argmax(value))]}
 
 def _eod_row(tpr, tnr, how):
     "The published `eod` = 1 − (TPR gap + TNR gap)/2 from those two; each interval at half the level, so that both hold together."
-    a, b, (la, ha), (lb, hb) = _gap_row(tpr, how), _gap_row(tnr, how), *(gap_interval(j.estimate, j.take, how.alpha / 2) for j in (tpr, tnr))
+    a, b = _gap_row(tpr, how), _gap_row(tnr, how)
+    (la, ha), (lb, hb) = (gap_interval(j.estimate, j.take, how.alpha / 2) for j in (tpr, tnr))
     score = lambda x, y: 1 - (x + y) / 2
-    return a | {"metric": "eod", "n_groups": min(a["n_groups"], b["n_groups"]), **{c: score(a[c], b[c]) for c in ("gap", "gap_debiased", "noise")}, "low": score(ha, hb), "high": score(la, lb), "detectable": np.nan, "smallest": None, "largest": None}
+    return a | {"metric": "eod", "n_groups": min(a["n_groups"], b["n_groups"]), "low": score(ha, hb), "high": score(la, lb),
+                **{c: score(a[c], b[c]) for c in ("gap", "gap_debiased", "noise")}, "detectable": np.nan, "smallest": None, "largest": None}
 
-# %% ../nbs/04_uncertainty.ipynb #c157
-KEYS = ["target", "attribute", "metric"]
-
+# %% ../nbs/04_uncertainty.ipynb #c263
 FAMILIES = {"differences between two groups": False, "differences of a group from the rest": True}
 
 def _judged(frames:dict, how) -> Uncertainty:
-    pairs, tests = frames["pairwise"], frames["tests"]
-    tests["p_adjusted"], counts = adjust(tests["p_value"], how.correction), {}
-    for family, rest in FAMILIES.items():
+    pairs, tests, counts = frames["pairwise"], frames["tests"], {}
+    for name, rest in FAMILIES.items():
         mine = (pairs["group_b"] == REST) == rest
         pairs.loc[mine, "p_adjusted"] = adjust(pairs.loc[mine, "p_value"], how.correction)
-        counts[family] = int(pairs.loc[mine, "p_value"].notna().sum())
+        counts[name] = int(pairs.loc[mine, "p_value"].notna().sum())
+    tests["p_adjusted"] = adjust(tests["p_value"], how.correction)
+    counts["tests that all groups are equal"] = int(tests["p_value"].notna().sum())
     pairs["verdict"] = verdicts(pairs["low"], pairs["high"], pairs["p_adjusted"], how.alpha, pairs["tolerance"])
-    return Uncertainty(**{k: f.reset_index(drop=True) for k, f in frames.items()}, settings={k: getattr(how, k) for k in ("ci", "n_resamples", "correction", "min_group_size", "tolerance", "random_state")} | {"families": counts | {"tests that all groups are equal": int(tests["p_value"].notna().sum())}})
+    kept = ("ci", "n_resamples", "correction", "min_group_size", "tolerance", "random_state")
+    return Uncertainty(**{k: f.reset_index(drop=True) for k, f in frames.items()},
+                       settings={k: getattr(how, k) for k in kept} | {"families": counts})
 
 def family(settings) -> str:
     "How the p-values of an answer with these `settings` were corrected, as the end of a sentence; empty when they were not."
-    counts, names = [f"{n:,} {k}" for k, n in settings.get("families", {}).items() if n], {"holm": "by Holm", "bh": "by Benjamini and Hochberg"}
+    names = {"holm": "by Holm", "bh": "by Benjamini and Hochberg"}
+    counts = [f"{n:,} {k}" for k, n in settings.get("families", {}).items() if n]
     if settings.get("correction") not in names or not counts: return ""
     return f"; p-values corrected {names[settings['correction']]} over " + " and over ".join(counts) + ", of all attributes and metrics"
 
+# %% ../nbs/04_uncertainty.ipynb #c265
 def combine(answers, correction:str=None) -> Uncertainty:
     "Several answers as one: p-values are corrected, and verdicts given, for all of them together."
     answers = list(answers)
     if not answers: raise InputError("combine() needs at least one answer")
     s = {k: v for k, v in answers[0].settings.items() if k != "families"}
-    if any(a.settings["ci"] != s["ci"] for a in answers): raise InputError(f"the answers have different levels ({some(sorted({a.settings['ci'] for a in answers}))}); make them with the same ci=")
+    if len(levels := {a.settings["ci"] for a in answers}) > 1:
+        raise InputError(f"the answers have different levels ({some(sorted(levels))}); make them with the same ci=")
     if correction is not None: s["correction"] = correction
-    return _judged({k: pd.concat([getattr(a, k) for a in answers], ignore_index=True) for k in ("intervals", "pairwise", "tests", "gaps")}, Settings(**s).check())
+    tables = ("intervals", "pairwise", "tests", "gaps")
+    return _judged({k: pd.concat([getattr(a, k) for a in answers], ignore_index=True) for k in tables}, Settings(**s).check())
 
-_COLUMNS = {"intervals": "attribute metric group value estimate low high method n", "tests": "attribute metric n_groups statistic p_value p_adjusted method",
-            "pairwise": "attribute metric group_a group_b difference estimate low high p_value p_adjusted verdict detectable method tolerance",
-            "gaps": "attribute metric n_groups gap gap_debiased low high noise detectable smallest largest"}
+# %% ../nbs/04_uncertainty.ipynb #c269
+_COLUMNS = {
+    "intervals": "attribute metric group value estimate low high method n",
+    "pairwise": "attribute metric group_a group_b difference estimate low high p_value p_adjusted verdict detectable method tolerance",
+    "tests": "attribute metric n_groups statistic p_value p_adjusted method",
+    "gaps": "attribute metric n_groups gap gap_debiased low high noise detectable smallest largest"}
+_WORDS = ("attribute", "metric", "group", "group_a", "group_b", "verdict", "method", "smallest", "largest")
 
-def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
-    if not jobs: return _judged({k: pd.DataFrame({c: np.zeros(0, object if c in ("attribute", "metric", "verdict", "method", "smallest", "largest") or c.startswith("group") else float) for c in names.split()})
-                                 for k, names in _COLUMNS.items()}, how)          # nobody's group is known
-    if twice := [j.label for i, j in enumerate(jobs) if j.label in {x.label for x in jobs[:i]}]: raise InputError(f"{some(twice, 2)} is asked for twice; call uncertainty() for each, and combine() the answers")
+def _empty(columns): return pd.DataFrame({c: np.zeros(0, object if c in _WORDS else float) for c in columns.split()})
+
+def _tested(jobs, how, notes) -> dict:
+    "The p-values of all jobs that are shuffled, by label, with as many shuffles as the correction for all comparisons needs."
     known = [(np.isfinite(j.estimate.difference(how.alpha)[0]), j.cols.pairs[:, 1] >= j.cols.k) for j in jobs]
     count = max(sum(int((ok & (rest == kind)).sum()) for ok, rest in known) for kind in FAMILIES.values())
     shuffled = {j.label: (j.shuffle, j.cols.pairs, j.take) for j in jobs if j.shuffle is not None and how.n_resamples}
-    needed = math.ceil(count / how.alpha) if how.correction != "none" and count else 1
-    p = permutation_p(shuffled, how.n_resamples, 1 / needed, how.entropy, how.n_jobs)
-    if shuffled and needed > max(how.n_resamples, MOST_DRAWS): notes.add(f"{count:,} comparisons are corrected together: the smallest p-value that {max(how.n_resamples, MOST_DRAWS):,} shuffles can give is too large to stay below {how.alpha:g}; ask for fewer metrics or attributes, or n_resamples={needed:,}")
+    needed, most = math.ceil(count / how.alpha) if how.correction != "none" and count else 1, max(how.n_resamples, MOST_DRAWS)
+    if shuffled and needed > most:
+        notes.add(f"{count:,} comparisons are corrected together: the smallest p-value that {most:,} shuffles can give is too large to "
+                  f"stay below {how.alpha:g}; ask for fewer metrics or attributes, or n_resamples={needed:,}")
+    return permutation_p(shuffled, how.n_resamples, 1 / needed, how.entropy, how.n_jobs)
+
+def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
+    if not jobs: return _judged({k: _empty(columns) for k, columns in _COLUMNS.items()}, how)          # nobody's group is known
+    if twice := [j.label for i, j in enumerate(jobs) if j.label in {x.label for x in jobs[:i]}]:
+        raise InputError(f"{some(twice, 2)} is asked for twice; call uncertainty() for each, and combine() the answers")
+    p = _tested(jobs, how, notes)
     tell(jobs, how, notes)
-    gaps = [[_gap_row(j, how)] + ([_eod_row(t, j, how)] if j.estimate.metric == "tnr" and (t := _sibling(jobs, j, "tpr")) else []) for j in jobs]
-    frames = {"intervals": [_interval_rows(j, how) for j in jobs], "pairwise": [_pair_rows(j, how, p.get(j.label)) for j in jobs],
-              "tests": [pd.DataFrame([_test_row(j, how, p.get(j.label))]) for j in jobs], "gaps": [pd.DataFrame(g) for g in gaps]}
-    if any(j.target is not None for j in jobs):
-        for rows in frames.values():
-            for f, j in zip(rows, jobs): f.insert(0, "target", j.target)
+    tpr, frames = {id(j.cols): j for j in jobs if j.estimate.metric == "tpr"}, {k: [] for k in _COLUMNS}
+    with_target = any(j.target is not None for j in jobs)
+    for j in jobs:
+        sibling = tpr.get(id(j.cols)) if j.estimate.metric == "tnr" else None
+        gaps = [_gap_row(j, how)] + ([] if sibling is None else [_eod_row(sibling, j, how)])
+        rows = {"intervals": _interval_rows(j, how), "pairwise": _pair_rows(j, how, p.get(j.label)),
+                "tests": pd.DataFrame([_test_row(j, how, p.get(j.label))]), "gaps": pd.DataFrame(gaps)}
+        for k, f in rows.items():
+            if with_target: f.insert(0, "target", j.target)
+            frames[k].append(f)
     return _judged({k: pd.concat(f, ignore_index=True) for k, f in frames.items()}, how)
 
-def _sibling(jobs, j, metric): return next((x for x in jobs if x.cols is j.cols and x.estimate.metric == metric), None)
-
-# %% ../nbs/04_uncertainty.ipynb #c159
+# %% ../nbs/04_uncertainty.ipynb #c273
 SAID, SMALL = 6, 100       # groups named in one sentence; samples below which a group is called small
-SHORT = [(2, 5, ("auc",), "can have an interval that is too short (91 % instead of 95 %)"), (0, MIN_LABELS, ("ap", "cal_slope", "cal_intercept"), "has no interval"), (0, MIN_LABELS, ("bce", "brier"), "can have an interval that is too short (92 % instead of 95 %)"),
-         (MIN_LABELS, 3 * MIN_LABELS, ("ap",), "can have an interval that is too short (92 % instead of 95 %)")]
+SHORT = [                  # from so many of the rarer label, to fewer than so many: what is wrong with the intervals of which metrics
+    (2, 5, ("auc",), "can have an interval that is too short (91 % instead of 95 %)"),
+    (0, MIN_LABELS, ("ap", "cal_slope", "cal_intercept"), "has no interval"),
+    (0, MIN_LABELS, ("bce", "brier"), "can have an interval that is too short (92 % instead of 95 %)"),
+    (MIN_LABELS, 3 * MIN_LABELS, ("ap",), "can have an interval that is too short (92 % instead of 95 %)")]
 
-def _listed(items, what="more"): return "; ".join(items[:SAID]) + (f"; and {len(items) - SAID} {what}" if len(items) > SAID else "")
-
-def tell(jobs, how, notes):
-    "Add what a reader of the intervals must know to `notes`, one sentence for each kind."
-    places = {}
-    for j in jobs: places.setdefault(", ".join(filter(None, (j.target, j.attribute))), []).append(j)
-    tiny = [f"{where} {n!r}" for where, (j, *_) in places.items() for n, a, k in zip(j.cols.group_names, j.cols.active, j.cols.count) if not a and k]
-    if tiny: notes.add(f"fewer than {plural(how.min_group_size, 'sample')}, so not compared: {_listed(tiny)}")
-    small = [line for where, mine in places.items() for line in _small(where, mine, how)]
-    if small: notes.add(f"small groups: {_listed(small)}")
-    for least, most, metrics, text in SHORT:
-        for m in metrics:
-            if few := [f"{where} {n!r}" for where, mine in places.items() for j in mine if j.estimate.metric == m for n, f in zip(j.cols.group_names, _few(j.cols)) if least <= f < most]: notes.add(f"with fewer than {most} of a label {m} {text}: {_listed(few)}")
-    if crossed := list(dict.fromkeys(j.attribute for j in jobs if j.cols.crossed and len(j.cols.pairs))): notes.add(f"{some(crossed)}: some patients have samples in more than one group, so groups cannot be shuffled by patient; p-values come from the intervals, which allow for it")
-    noisy = [f"{where} {n!r} ({j.estimate.metric})" for where, mine in places.items() for j in mine if j.estimate.least == 0 for n, a, low in zip(j.cols.group_names, j.cols.active, j.estimate.interval(how.alpha)[0]) if a and low <= 0]
-    if noisy: notes.add(f"calibration errors no larger than noise alone can give, whose intervals are for the error without noise, may lie below the value, and are wider than need be (97 to 100 % instead of 95 %): {_listed(noisy)}")
-    for c in {id(j.cols): j.cols.c for j in jobs if isinstance(j.cols, Scored) and metric_parts(j.estimate.metric).at_threshold}.values():
-        if callable(c._rule): notes.add(f"intervals of what depends on the threshold {c.threshold} take it as fixed, although it was found on these same samples")
+def _listed(items): return "; ".join(items[:SAID]) + (f"; and {len(items) - SAID} more" if len(items) > SAID else "")
 
 def _small(where, jobs, how):
-    "A line for each group that is large enough to be compared and small all the same: what its size can show, by the first metric asked for."
+    "A line for each group that is large enough to be compared and small all the same: what its size can show, by the first metric."
     e, cols = jobs[0].estimate, jobs[0].cols
     error, (low, high), few = e.error(how.alpha), e.interval(how.alpha), _few(cols) if isinstance(cols, Scored) else None
     for g in np.flatnonzero(cols.active):
         if not cols.count[g] or not (cols.count[g] < SMALL or few is not None and few[g] < MIN_LABELS): continue
+        size, finds = f"{int(cols.count[g]):,} samples", ""
+        if few is not None and not np.isnan(few[g]):
+            size += f", {int(few[g])} {'patients ' * (cols.clusters is not None)}of the rarer label"
         rest = cols.k + g if cols.rest else 1 - g if cols.k == 2 else None
-        size = f"{int(cols.count[g]):,} samples" + ("" if few is None or np.isnan(few[g]) else f", {int(few[g])} {'patients ' * (cols.clusters is not None)}of the rarer label")
-        finds = "" if rest is None or np.isnan(error[g] + error[rest]) else f", a difference from the rest shows from {detectable(np.hypot(error[g], error[rest]), how.alpha):.2g}"
-        yield f"{where} {cols.group_names[g]!r} ({size}): {e.metric} " + ("has no interval" if np.isnan(low[g]) else f"lies between {low[g]:.2f} and {high[g]:.2f}{finds}")
+        if rest is not None and not np.isnan(both := np.hypot(error[g], error[rest])):
+            finds = f", a difference from the rest shows from {detectable(both, how.alpha):.2g}"
+        shown = "has no interval" if np.isnan(low[g]) else f"lies between {low[g]:.2f} and {high[g]:.2f}{finds}"
+        yield f"{where} {cols.group_names[g]!r} ({size}): {e.metric} {shown}"
 
-# %% ../nbs/04_uncertainty.ipynb #c161
+# %% ../nbs/04_uncertainty.ipynb #c275
+def tell(jobs, how, notes):
+    "Add what a reader of the intervals must know to `notes`, one sentence for each kind."
+    places = {}
+    for j in jobs: places.setdefault(", ".join(filter(None, (j.target, j.attribute))), []).append(j)
+    def say(groups, what):
+        if groups := list(groups): notes.add(what + _listed(groups))
+    def named(where, j, holds): return (f"{where} {n!r}" for n, h in zip(j.cols.group_names, holds) if h)
+    say((line for where, (j, *_) in places.items() for line in named(where, j, ~j.cols.active & (j.cols.count[:j.cols.k] > 0))),
+        f"fewer than {plural(how.min_group_size, 'sample')}, so not compared: ")
+    say((line for where, mine in places.items() for line in _small(where, mine, how)), "small groups: ")
+    for least, most, metrics, text in SHORT:
+        for m in metrics:
+            asked = ((where, j, _few(j.cols)) for where, mine in places.items() for j in mine if j.estimate.metric == m)
+            say((line for where, j, few in asked for line in named(where, j, (least <= few) & (few < most))),
+                f"with fewer than {most} of a label {m} {text}: ")
+    if crossed := list(dict.fromkeys(j.attribute for j in jobs if j.cols.crossed and len(j.cols.pairs))):
+        notes.add(f"{some(crossed)}: some patients have samples in more than one group, so groups cannot be shuffled by patient; p-values "
+                  "come from the intervals, which allow for it")
+    off = ((where, j, j.cols.active & (j.estimate.interval(how.alpha)[0][:j.cols.k] <= 0))
+           for where, mine in places.items() for j in mine if j.estimate.least == 0)
+    say((f"{line} ({j.estimate.metric})" for where, j, holds in off for line in named(where, j, holds)),
+        "calibration errors no larger than noise alone can give, whose intervals are for the error without noise, may lie below the value, "
+        "and are wider than need be (97 to 100 % instead of 95 %): ")
+    at_threshold = (j for j in jobs if isinstance(j.cols, Scored) and metric_parts(j.estimate.metric).at_threshold)
+    for c in {id(j.cols): j.cols.c for j in at_threshold}.values():
+        if callable(c._rule):
+            notes.add(f"intervals of what depends on the threshold {c.threshold} take it as fixed, although it was found on these same "
+                      "samples")
+
+# %% ../nbs/04_uncertainty.ipynb #c279
 def uncertainty(
     comparisons,                    # a `Comparison`, or several (attributes, questions) that are corrected together
     metrics=PUBLISHED,              # of `METRICS`, by name
     *, ci:float=0.95,               # level of the intervals
-    n_resamples:int=1000,           # shuffles of a test (more where a correction needs them) and draws of a bootstrap; 0: p-values from the intervals
+    n_resamples:int=1000,           # shuffles of a test (more where a correction needs them) and draws; 0: p-values from the intervals
     clusters=None,                  # the patient of each sample, when patients repeat
     random_state=0,                 # seed of shuffles and draws
     n_jobs:int=1,                   # processes for them, by joblib; the result does not depend on it
@@ -1240,16 +1431,19 @@ def uncertainty(
     notes:Notes|None=None,          # collects what must be said
 ) -> Uncertainty:
     "Intervals, differences, tests and gaps of the groups of one or several comparisons; every method is named in its row."
-    notes, how = Notes() if notes is None else notes, Settings(ci, n_resamples, random_state, n_jobs, tolerance, min_group_size, correction).check()
+    notes = Notes() if notes is None else notes
+    how = Settings(ci, n_resamples, random_state, n_jobs, tolerance, min_group_size, correction).check()
     names = [metric_parts(m).name for m in ([metrics] if isinstance(metrics, str) else metrics)]
     if isinstance(tolerance, Mapping): how.tolerance = {metric_parts(m).name: t for m, t in tolerance.items()}
     each = [comparisons] if isinstance(comparisons, Comparison) else list(comparisons)
     if not each or not names: raise InputError("there is nothing to compare: give at least one comparison and one metric")
-    if len(sizes := {len(c.q.y) + c.q.n_dropped for c in each}) > 1: raise InputError(f"the comparisons are about {' and '.join(f'{n:,}' for n in sorted(sizes))} samples; call uncertainty() for each, and combine() the answers")
+    if len(sizes := {len(c.q.y) + c.q.n_dropped for c in each}) > 1:
+        raise InputError(f"the comparisons are about {' and '.join(f'{n:,}' for n in sorted(sizes))} samples; call uncertainty() for each, "
+                         "and combine() the answers")
     codes = cluster_codes(clusters, sizes.pop())
     return _answer([j for c in each for j in jobs_of(c, dict.fromkeys(names), how, codes)], how, notes)
 
-# %% ../nbs/04_uncertainty.ipynb #c193
+# %% ../nbs/04_uncertainty.ipynb #c315
 BOUNDS = {"dice": (0, 1), "iou": (0, 1), "nsd": (0, 1), "hd95": (0, np.inf), "asd": (0, np.inf)}
 
 def _nested(values) -> dict:
@@ -1257,60 +1451,78 @@ def _nested(values) -> dict:
     values = values if isinstance(values, Mapping) else {"dice": values}
     return values if values and all(isinstance(v, Mapping) for v in values.values()) else {None: values}
 
+# %% ../nbs/04_uncertainty.ipynb #c317
+def _mean_job(target, metric, x, group, how, clusters):
+    x = as_array(x, metric).astype(float)
+    if x.shape != group.codes.shape:
+        samples = plural(len(group.codes), "sample")
+        raise InputError(f"{metric} has the shape {x.shape} and {group.name!r} has {samples}; give one value per sample")
+    codes, x = np.where(np.isnan(x), -1, group.codes), np.nan_to_num(x)
+    known = codes >= 0
+    active = np.bincount(codes[known], minlength=len(group.names)) >= how.min_group_size
+    cols = Columns(codes, group.names, cluster_codes(clusters, len(x)), None, active)
+    e, shuffle = mean(cols, metric, x, BOUNDS.get(metric, (-np.inf, np.inf))), None
+    if len(cols.pairs) and known.any() and not cols.crossed:
+        shuffle = unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x)
+    return Job(group.name, target, cols, e, shuffle, part_in(cols, e, how.alpha))
+
 def mask_uncertainty(
     values,                         # Dice per sample (NaN = missing); or metric → values; or structure → metric → values
     groups,                         # a `Grouping`, or several that are corrected together
-    *, ci:float=0.95, n_resamples:int=1000, clusters=None, random_state=0, n_jobs:int=1, tolerance=None, min_group_size:int=10, correction:str="holm", # as in `uncertainty`
+    *, ci:float=0.95, n_resamples:int=1000, clusters=None, random_state=0, n_jobs:int=1, tolerance=None, min_group_size:int=10,
+    correction:str="holm",          # all these as in `uncertainty`
     notes:Notes|None=None,
 ) -> Uncertainty:
     "Intervals, differences, tests and gaps of the group means of per-sample values."
-    notes, how = Notes() if notes is None else notes, Settings(ci, n_resamples, random_state, n_jobs, tolerance, min_group_size, correction).check()
-    jobs, groups = [], [groups] if isinstance(groups, Grouping) else list(groups)
-    if not groups or not all(_nested(values).values()): raise InputError("there is nothing to compare: give values and at least one attribute")
-    for target, metrics in _nested(values).items():
-        for group in (g for g in groups if g.names):                             # where nobody's group is known there is nothing to say
-            for metric, x in metrics.items(): jobs.append(_mean_job(target, metric, as_array(x, metric).astype(float), group, how, clusters))
+    notes = Notes() if notes is None else notes
+    how = Settings(ci, n_resamples, random_state, n_jobs, tolerance, min_group_size, correction).check()
+    groups, nested = [groups] if isinstance(groups, Grouping) else list(groups), _nested(values)
+    if not groups or not all(nested.values()): raise InputError("there is nothing to compare: give values and at least one attribute")
+    known = [g for g in groups if g.names]                                       # where nobody's group is known there is nothing to say
+    jobs = [_mean_job(target, metric, x, g, how, clusters)
+            for target, metrics in nested.items() for g in known for metric, x in metrics.items()]
     return _answer(jobs, how, notes)
 
-def _mean_job(target, metric, x, group, how, clusters):
-    if x.shape != group.codes.shape: raise InputError(f"{metric} has the shape {x.shape} and {group.name!r} has {plural(len(group.codes), 'sample')}; give one value per sample")
-    codes, x = np.where(np.isnan(x), -1, group.codes), np.nan_to_num(x)
-    known = codes >= 0
-    cols = Columns(codes, group.names, cluster_codes(clusters, len(x)), None, np.bincount(codes[known], minlength=len(group.names)) >= how.min_group_size)
-    e = mean(cols, metric, x, BOUNDS.get(metric, (-np.inf, np.inf)))
-    able = len(cols.pairs) and known.any() and not cols.crossed
-    return Job(group.name, target, cols, e, None if not able else unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x), part_in(cols, e, how.alpha))
+# %% ../nbs/04_uncertainty.ipynb #c322
+def _kept(v, what): return pd.Series(v.array.copy() if isinstance(v, pd.Series) else np.array(as_array(v, what)))
 
-# %% ../nbs/04_uncertainty.ipynb #c198
+def _same_names(what, new, earlier):
+    if list(new) != list(earlier):
+        raise InputError(f"this batch has the {what} {some(new) or 'none'} and earlier ones {some(earlier) or 'none'}")
+
 class Accumulator:
-    "Collects batches for `function(y_true, y_score, *, sensitive_features, **options)`, such as `auc_gap` or `evaluate`; `merge` adds what others collected. Needs no torch, takes tensors."
+    """Collects batches for `function(y_true, y_score, *, sensitive_features, **options)`, such as `auc_gap` or `evaluate`; `merge` adds
+    what others collected. Needs no torch, takes tensors."""
     def __init__(self, function:Callable, **options):
         self.function, self.options = function, options
         self.reset()
     def reset(self):
         "Forget everything collected."
-        self._y, self._s, self._groups, self._more = [], [], [], []
-    def __len__(self): return sum(map(len, self._y))
+        self._batches = []                                                      # (labels, scores, attributes, further columns)
+    def __len__(self): return sum(len(y) for y, *_ in self._batches)
     def update(self, y_true, y_score, sensitive_features, **columns):
         "Add a batch; further `columns` (such as `sample_weight` or `clusters`) are passed on to the function."
         y, s = (np.array(as_array(v, what)) for v, what in ((y_true, "y_true"), (y_score, "y_score")))
         groups, more = ({k: _kept(v, k) for k, v in part.items()} for part in (feature_columns(sensitive_features), columns))
         for k, v in {"y_score": s, **groups, **more}.items():
             if len(v) != len(y): raise InputError(f"{k} has {plural(len(v), 'value')} in a batch of {plural(len(y), 'sample')}")
-        for what, mine, new in (("attributes", self._groups, groups), ("columns", self._more, more)):
-            if mine and list(mine[0]) != list(new): raise InputError(f"this batch has the {what} {some(new) or 'none'} and earlier ones {some(mine[0]) or 'none'}")
-        if self._s and self._s[0].shape[1:] != s.shape[1:]: raise InputError(f"this batch has scores of shape {s.shape} and earlier ones of {self._s[0].shape}")
-        for store, v in zip((self._y, self._s, self._groups, self._more), (y, s, groups, more)): store.append(v)
+        if self._batches:
+            _, scores, attributes, further = self._batches[0]
+            _same_names("attributes", groups, attributes)
+            _same_names("columns", more, further)
+            if scores.shape[1:] != s.shape[1:]:
+                raise InputError(f"this batch has scores of shape {s.shape} and earlier ones of {scores.shape}")
+        self._batches.append((y, s, groups, more))
         return self
     def merge(self, *others):
         "Add what other accumulators collected, in order."
         for o in others:
-            for y, s, groups, more in zip(o._y, o._s, o._groups, o._more): self.update(y, s, groups, **more)
+            for y, s, groups, more in list(o._batches): self.update(y, s, groups, **more)
         return self
     def compute(self):
         "The function of everything collected."
-        if not self._y: raise InputError("nothing was collected; call update() first")
+        if not self._batches: raise InputError("nothing was collected; call update() first")
+        y, s, groups, more = zip(*self._batches)
         join = lambda parts: {k: pd.concat([p[k] for p in parts], ignore_index=True) for k in parts[0]}
-        return self.function(np.concatenate(self._y), np.concatenate(self._s), sensitive_features=join(self._groups), **{k: v.to_numpy() for k, v in join(self._more).items()}, **self.options)
-
-def _kept(v, what): return pd.Series(v.array.copy() if isinstance(v, pd.Series) else np.array(as_array(v, what)))
+        columns = {k: v.to_numpy() for k, v in join(more).items()}
+        return self.function(np.concatenate(y), np.concatenate(s), sensitive_features=join(groups), **columns, **self.options)
