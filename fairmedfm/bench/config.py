@@ -315,6 +315,7 @@ WITHOUT = {   # what an option needs → why it means nothing where that is miss
 HAS = {"trains": lambda u: u.trains, "batches": lambda u: u.trains or u.task == "seg", "text": lambda u: u.text, "images": lambda u: u.images, "pictures": lambda u: u.images and u.task == "cls",
        "classes": lambda u: u.trains and u.task == "cls", "features": lambda u: not u.text and u.task == "cls", "adapter": lambda u: u.name == "clip-adapter", "seg": lambda u: u.task == "seg", "cls": lambda u: u.task == "cls"}
 
+# %% ../../nbs/50_bench.config.ipynb #c052
 class Rule(NamedTuple):
     "A combination that is refused: when, and what is said."
     when: Callable              # (config, usage, method row, protocol) → bool
@@ -344,6 +345,7 @@ RULES = (
     Rule(lambda c, u, m, p: c.test_mode and c.overwrite, "--test_mode needs the weights of the finished run, and --overwrite removes them"),
     Rule(lambda c, u, m, p: c.experiment_name is not None and c.resume_path is not None, "--resume_path names the folder, --experiment_name would be ignored"))
 
+# %% ../../nbs/50_bench.config.ipynb #c054
 def check_options(configs) -> None:
     "Refuse an option that was given and means nothing in any of the runs of a call, and a usage that is not of the call's task."
     for c in configs:
@@ -354,7 +356,7 @@ def check_options(configs) -> None:
         if need and not any(HAS[need](USAGES[c.usage]) for c in configs):
             raise InputError(f"--{name} would have no effect: {WITHOUT[need].format(usage=USAGES[configs[0].usage].name)}")
 
-# %% ../../nbs/50_bench.config.ipynb #c050
+# %% ../../nbs/50_bench.config.ipynb #c056
 @dataclass(frozen=True)
 class Decided:
     "The settings that hold in a run, after protocol, defaults and options."
@@ -392,7 +394,7 @@ def _pairs(texts, flag) -> dict:
     if bad := [t for t, (k, eq, v) in zip(texts, pairs) if not (k and eq and v)]: raise InputError(f"{flag} {bad[0]!r}: write NAME=VALUE")
     return {k: v for k, _, v in pairs}
 
-# %% ../../nbs/50_bench.config.ipynb #c056
+# %% ../../nbs/50_bench.config.ipynb #c062
 def config_json(c:RunConfig, **facts) -> str:
     "The run as JSON: options, which were given, what was decided, and `facts` found on the way."
     options = {n: getattr(c, n) for n in OPTIONS}

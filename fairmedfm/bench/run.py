@@ -46,7 +46,7 @@ from ..usages.slices import SLICE_RULES, pool_for
 from .config import ALL_METHODS, HAS, OPTIONS, USAGES, Decided, RunConfig, check_options, config_json, decide, expand, local_facts, make_config, parse_run, read_config, same_numbers, with_config, _pairs
 
 # %% auto #0
-__all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_data', 'with_bins', 'attribute_of', 'rows_for',
+__all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_data', 'attribute_of', 'rows_for', 'with_bins',
            'MemoryCache', 'Workshop', 'plain_name', 'run_folder', 'is_done', 'same_run', 'Log', 'environment',
            'tracker_names', 'open_tracker', 'apply_after', 'choose_threshold', 'reported', 'scores_of', 'make_report',
            'draw_curve', 'write_table', 'write_results', 'write_html', 'page', 'Finished', 'make_job', 'job_facts',
@@ -66,6 +66,7 @@ def read_window(text:str|None):
     if not low < high: raise InputError(f"--window {text}: the first number has to be the smaller")
     return low, high
 
+# %% ../../nbs/51_bench.run.ipynb #c010
 def open_data(c:RunConfig, attribute:str|None=None) -> Dataset:
     "The dataset of a run with its split; `facts['local']` holds what a local config said."
     own = {f"{role}_column": getattr(c, f"{role}_column") for role in ("image", "label", "mask", "patient", "split", "id")}
@@ -78,23 +79,12 @@ def open_data(c:RunConfig, attribute:str|None=None) -> Dataset:
     if c.task == "cls" or USAGES[c.usage].trains or files or c.split_column: data = make_splits(data, c.protocol, files or None, random_state=c.split_seed)
     return replace(data, facts=data.facts | {"local": local})
 
-def with_bins(data:Dataset, texts) -> Dataset:
-    """The dataset with `--bins` in `facts['bins']`: column → cut points, the same for training, thresholds and report (quantiles are those of the
-    whole table). Groups that were made of a binned column before (`age_group` of `age`) are taken out. A name that is no column, or a column without numbers, is an `InputError`."""
-    columns, bins = {str(x).lower(): x for x in data.samples if x not in FIRST_COLUMNS}, {}
-    for name, spec in (read_bins(texts) or {}).items():
-        if name.lower() not in columns: raise InputError(f"--bins names {name!r}, and {data.name} has no such column (it has: {some(list(columns.values()), 30)})")
-        column = columns[name.lower()]
-        grouping(column, data.samples[column], spec, notes=Notes())
-        bins[column] = cut_points(pd.to_numeric(data.samples[column], errors="coerce").to_numpy(float), spec, column, Notes()).tolist()
-    made = [f"{b}{end}" for b in bins for end in ("_group", "_binary") if f"{b}{end}" in data.samples and f"{b}{end}" not in bins]
-    return replace(data, samples=data.samples.drop(columns=made), facts=data.facts | {"bins": bins}) if bins else data
-
 def attribute_of(c:RunConfig, data:Dataset) -> str|None:
     "The column that `--sensitive_name` stands for; without one sex, else the first attribute, else none."
     name = c.sensitive_name or next((a for a in ("sex", *data.attributes) if a in data.samples), None)
     return name and attribute_column(data, name, c.protocol)
 
+# %% ../../nbs/51_bench.run.ipynb #c014
 def rows_for(c:RunConfig, data:Dataset, attribute, d:Decided) -> dict:
     "The rows of train, valid and test under the protocol."
     rows = rows_of(data)
@@ -108,7 +98,20 @@ def rows_for(c:RunConfig, data:Dataset, attribute, d:Decided) -> dict:
     if not len(rows["test"]): raise InputError(f"{data.name} has no test rows under protocol {c.protocol}" + ("" if c.protocol == "sound" else " for this attribute"))
     return rows
 
-# %% ../../nbs/51_bench.run.ipynb #c014
+# %% ../../nbs/51_bench.run.ipynb #c018
+def with_bins(data:Dataset, texts) -> Dataset:
+    """The dataset with `--bins` in `facts['bins']`: column → cut points, the same for training, thresholds and report (quantiles are those of the
+    whole table). Groups that were made of a binned column before (`age_group` of `age`) are taken out. A name that is no column, or a column without numbers, is an `InputError`."""
+    columns, bins = {str(x).lower(): x for x in data.samples if x not in FIRST_COLUMNS}, {}
+    for name, spec in (read_bins(texts) or {}).items():
+        if name.lower() not in columns: raise InputError(f"--bins names {name!r}, and {data.name} has no such column (it has: {some(list(columns.values()), 30)})")
+        column = columns[name.lower()]
+        grouping(column, data.samples[column], spec, notes=Notes())
+        bins[column] = cut_points(pd.to_numeric(data.samples[column], errors="coerce").to_numpy(float), spec, column, Notes()).tolist()
+    made = [f"{b}{end}" for b in bins for end in ("_group", "_binary") if f"{b}{end}" in data.samples and f"{b}{end}" not in bins]
+    return replace(data, samples=data.samples.drop(columns=made), facts=data.facts | {"bins": bins}) if bins else data
+
+# %% ../../nbs/51_bench.run.ipynb #c022
 class MemoryCache(FeatureCache):
     "A `FeatureCache` that also keeps in memory what it gave last."
     def features(self, data, encoder, reader, what="features", rows=None, batch_size=32, workers=0, bad="raise"):
@@ -143,7 +146,7 @@ class Workshop:
         cache.say = say
         return cache
 
-# %% ../../nbs/51_bench.run.ipynb #c017
+# %% ../../nbs/51_bench.run.ipynb #c025
 def plain_name(text) -> str:
     "A name as a folder: `timm:resnet18.a1_in1k` and `hf:org/name` become one."
     return re.sub(r"[^\w.+-]+", "-", str(text)).strip("-.") or "unnamed"
@@ -177,7 +180,7 @@ def same_run(folder, c:RunConfig, data_hash:str, attribute:str|None=None) -> Non
         shown = [f"{n} ({held['options'].get(n)} there, {getattr(c, n)} here)" if n in OPTIONS else n for n in other]
         raise InputError(f"{folder} holds a run with other settings: {', '.join(shown[:4])}; choose another --exp_path or --experiment_name, or pass --overwrite")
 
-# %% ../../nbs/51_bench.run.ipynb #c021
+# %% ../../nbs/51_bench.run.ipynb #c029
 class Log:
     "Lines with a time, to `log.txt` and, unless `quiet`, to the terminal (there without a line for each epoch)."
     def __init__(self, folder, quiet:bool=False): self.path, self.quiet = Path(folder)/"log.txt", quiet
@@ -197,7 +200,7 @@ def environment(device="cpu") -> dict:
     named = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), "device": str(device), "processor": named, "threads": torch.get_num_threads(), "packages": {n: v for n in PACKAGES if (v := version(n))}}
 
-# %% ../../nbs/51_bench.run.ipynb #c024
+# %% ../../nbs/51_bench.run.ipynb #c032
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 
 def tracker_names(c:RunConfig) -> list[str]:
@@ -218,7 +221,7 @@ def open_tracker(c:RunConfig, folder, accelerator=None) -> tuple[Callable|None, 
     teller.init_trackers("fairmedfm", config=options, init_kwargs={"wandb": {"name": c.wandb_name or Path(folder).name}} if "wandb" in names else {})
     return lambda row: teller.log({k: v for k, v in row.items() if k != "epoch"}, step=row["epoch"]), teller.end_training
 
-# %% ../../nbs/51_bench.run.ipynb #c027
+# %% ../../nbs/51_bench.run.ipynb #c035
 def apply_after(rule, predictions:pd.DataFrame, attribute:str, bins, notes:Notes) -> tuple[pd.DataFrame, dict]:
     "The predictions with scores changed by an after-training rule."
     if "y_score" not in predictions: raise InputError(f"method {rule.name} is defined for two classes")
@@ -229,6 +232,7 @@ def apply_after(rule, predictions:pd.DataFrame, attribute:str, bins, notes:Notes
     rule.fit(y[valid], s[valid], group.codes[valid], group.names, notes)
     return predictions.assign(y_score=rule.apply(s, group.codes, group.names)), rule.facts()
 
+# %% ../../nbs/51_bench.run.ipynb #c039
 def choose_threshold(predictions:pd.DataFrame, d:Decided, fixed:float|None, notes:Notes):
     "The report's threshold, and a sentence on where it comes from."
     valid = predictions[predictions["split"] == "valid"]
@@ -238,6 +242,7 @@ def choose_threshold(predictions:pd.DataFrame, d:Decided, fixed:float|None, note
     if np.isnan(t): notes.add("the validation split lacks a class, so the threshold was found on the test split itself"); return "best_f1", "best_f1, found on the test split itself"
     return float(t), f"max_f1 on {plural(len(valid), 'validation sample')}"
 
+# %% ../../nbs/51_bench.run.ipynb #c043
 def reported(data:Dataset, test:pd.DataFrame, attribute:str|None, d:Decided, bins, notes:Notes) -> list[str]:
     "The columns to report by: the run's attribute first; under sound also every other attribute that has groups."
     names, columns = ([] if d.protocol.balanced_test else list(data.attributes)), [attribute] if attribute else []
@@ -265,7 +270,7 @@ def make_report(data:Dataset, predictions, attribute, c:RunConfig, d:Decided, fi
     report.metadata |= {"threshold_from": said, "positive": data.class_names[1] if len(data.class_names) == 2 else report.metadata.get("positive"), "dataset": data.name, "model": find_model(c.model).name, "usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "protocol": c.protocol}
     return report
 
-# %% ../../nbs/51_bench.run.ipynb #c031
+# %% ../../nbs/51_bench.run.ipynb #c047
 def draw_curve(curve:pd.DataFrame, path):
     "Loss and AUC by epoch, as a picture."
     figure = require("matplotlib.figure", "plots", why="the training curve").Figure(figsize=(8, 2.6), layout="constrained")
@@ -277,6 +282,7 @@ def draw_curve(curve:pd.DataFrame, path):
         if ax.lines: ax.legend()
     with atomic_path(path) as tmp: figure.savefig(tmp, format="png", dpi=100, metadata={"Software": None})
 
+# %% ../../nbs/51_bench.run.ipynb #c049
 def write_table(frame:pd.DataFrame, path):
     "A table as CSV, whole or not at all."
     with atomic_path(path) as tmp: tmp.write_bytes(csv_bytes(frame))
@@ -310,7 +316,7 @@ def page(folder, report, say, **data) -> list[str]:
     except InputError as e: say(f"no report.html: {e}"); return []
     return ["report.html"]
 
-# %% ../../nbs/51_bench.run.ipynb #c034
+# %% ../../nbs/51_bench.run.ipynb #c053
 @dataclass
 class Finished:
     "A run that is there: its folder, the report's summary by attribute, whether it was made now or found."
@@ -350,7 +356,7 @@ def job_facts(job:Job, c:RunConfig, attribute, data_hash:str) -> dict:
     return {"dataset": job.data.name, "samples": data_hash, "split": job.data.facts.get("split"), "attribute": attribute, "groups": job.group.names, "in no group": job.group.unknown, "classes": list(job.classes),
             "rows": {k: len(v) for k, v in job.rows.items()}, "model": job.encoder.spec.name, "fingerprint": job.encoder.fingerprint, "reader": job.reader.facts(job.data), "precision": job.encoder.precision}
 
-# %% ../../nbs/51_bench.run.ipynb #c038
+# %% ../../nbs/51_bench.run.ipynb #c057
 def dice_and_size(done) -> dict:
     "What the page draws of a run of segmentation (`SegOutcome`): Dice and the true object's size of every sample, by structure and prompt where there are several, and the groups."
     table = done.result.predictions("slices" if done.report.metadata["sample"] == "slice" else "table")
@@ -359,7 +365,7 @@ def dice_and_size(done) -> dict:
     take = lambda name: table[name] if len(targets) == 1 else {t: table[f"{name}{tail}"] for t, tail in zip(targets, tails)}
     return {"dice": take("dice"), "size": take("volume"), "sensitive_features": table[done.report.attributes]}
 
-# %% ../../nbs/51_bench.run.ipynb #c039
+# %% ../../nbs/51_bench.run.ipynb #c058
 def _segmenter(c:RunConfig, shop:Workshop):
     "The promptable model of a run; trained weights would spoil it for the next run, so usages that train get a fresh one."
     local = local_facts("models", find_model(c.model).name, c.config_root)
@@ -400,7 +406,7 @@ def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, 
     write_text(folder/"done.json", json.dumps({"files": {n: sha256_of(folder/n) for n in dict.fromkeys(names)}}, indent=1) + "\n")
     (folder/"checkpoint.pt").unlink(missing_ok=True)
 
-# %% ../../nbs/51_bench.run.ipynb #c041
+# %% ../../nbs/51_bench.run.ipynb #c060
 def run_one(
     c:RunConfig,
     shop:Workshop|None=None, # what other runs of the call left; `None`: nothing
@@ -446,7 +452,7 @@ def run_one(
     if shop.team.accelerator is not None: shop.team.accelerator.wait_for_everyone()
     return _finished(folder, True, attribute)
 
-# %% ../../nbs/51_bench.run.ipynb #c042
+# %% ../../nbs/51_bench.run.ipynb #c061
 def seed_is_idle(job:Job, c:RunConfig, d:Decided) -> bool:
     "Whether no seed can change a number by more than a rounding: plain training of weights that start at a fixed place, with every training row in each batch."
     usage, learned = USAGES[c.usage], job.reader.kind == "slices" and SLICE_RULES[d.slices].learned
@@ -480,7 +486,7 @@ def _conclude(c, d, job, result, attribute, facts, notes, folder, say, shop):
         with contextlib.suppress(OSError):
             if half.is_file() and half.stat().st_mtime < shop.began: half.unlink()
 
-# %% ../../nbs/51_bench.run.ipynb #c057
+# %% ../../nbs/51_bench.run.ipynb #c076
 SUMMARY = ("overall-auc", "worst-auc", "auc-gap", "acc-gap", "ece-gap", "eod", "eo", "mean_dice", "min_dice", "delta_dice", "es_dice")
 
 def summary_table(done, configs) -> pd.DataFrame:
@@ -509,6 +515,7 @@ def failed_run(row) -> str:
     "What run a row of the summary is, in words."
     return " · ".join(str(row[n]) for n in ("usage", "method", "dataset", "model", "attribute") if n in row and not pd.isna(row[n])) + f" · seed {row['seed']}"
 
+# %% ../../nbs/51_bench.run.ipynb #c079
 def run_all(configs, expect=None, accelerator=None) -> pd.DataFrame:
     "Make several runs one after the other, sharing what they share; the summary has a row for each, also for one that could not be made."
     check_options(configs)

@@ -207,6 +207,7 @@ class PhantomSeg:
     random_state: int = 0
     grid = Phantom.grid
 
+# %% ../../nbs/14_data.phantoms.ipynb #c046
 def wavy(directions:np.ndarray, size:float, rng, waves:int=4) -> np.ndarray:
     "A smooth random function of the direction (unit vectors in the first axis) with standard deviation about `size`."
     out = np.zeros(directions.shape[1:])
@@ -215,6 +216,7 @@ def wavy(directions:np.ndarray, size:float, rng, waves:int=4) -> np.ndarray:
         out += np.cos(np.tensordot(axis, directions, 1)*rng.uniform(2, 4) + rng.uniform(0, 2*np.pi))
     return size*out/sqrt(waves/2)
 
+# %% ../../nbs/14_data.phantoms.ipynb #c049
 def draw_object(phantom:PhantomSeg, group:SegGroup, rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     "One image as whole numbers, the true object, and the mask as drawn."
     radius = group.radius*rng.uniform(.8, 1.2)
@@ -227,7 +229,7 @@ def draw_object(phantom:PhantomSeg, group:SegGroup, rng) -> tuple[np.ndarray, np
     image = phantom.background + group.contrast*solid + group.noise*rng.standard_normal(phantom.shape)
     return np.clip(np.rint(image), 0, 255).astype(np.int16), solid, mask
 
-# %% ../../nbs/14_data.phantoms.ipynb #c047
+# %% ../../nbs/14_data.phantoms.ipynb #c052
 def segment(phantom:PhantomSeg, group:SegGroup, image:np.ndarray) -> np.ndarray:
     "The reference segmenter: every pixel brighter than the middle between object and surroundings."
     return image > error_rates(group.contrast, group.noise, phantom.background)[0]
@@ -236,7 +238,7 @@ def dice_truth(phantom:PhantomSeg, group:SegGroup, solid:np.ndarray, mask:np.nda
     "The mean Dice of `segment` over the noise, for this object and this mask; clipping at 0 and 255 is out of reach."
     return expected_dice(mask, solid, *error_rates(group.contrast, group.noise, phantom.background)[1:])
 
-# %% ../../nbs/14_data.phantoms.ipynb #c050
+# %% ../../nbs/14_data.phantoms.ipynb #c055
 def prepare_seg_phantom(phantom:PhantomSeg, log:PrepareLog) -> pd.DataFrame:
     "The Samples table of a segmentation phantom; `expected_dice` is the reference segmenter's, `pixels` the size of the mask."
     group, table = {g.name: g for g in phantom.groups}, people(phantom.groups, phantom.attribute, phantom.per_patient, phantom.random_state)
@@ -254,7 +256,7 @@ def prepare_seg_phantom(phantom:PhantomSeg, log:PrepareLog) -> pd.DataFrame:
     log.facts["truth"] = table.groupby(phantom.attribute)["expected_dice"].mean().rename("expected_dice").reset_index().to_dict("records")
     return table.assign(split=split_by_patient(table, phantom.attribute, test=.4, valid=.1, random_state=phantom.random_state))
 
-# %% ../../nbs/14_data.phantoms.ipynb #c054
+# %% ../../nbs/14_data.phantoms.ipynb #c059
 def phantom_spec(phantom) -> DatasetSpec:
     "The catalogue row of a `Phantom` or a `PhantomSeg`."
     seg, dims = isinstance(phantom, PhantomSeg), f"{len(phantom.shape)}D"

@@ -173,6 +173,7 @@ def load_tag(spec:ModelSpec, path) -> OpenClipTower:
             raise InputError(f"the tensors of {Path(path).name} are not those of {spec.name}: {' '.join(str(e).split())[:200]}") from e
     return OpenClipTower(spec, model, ArchTokens(spec, spec.arch), config["embed_dim"])
 
+# %% ../../nbs/23_models.openclip.ipynb #c041
 def _seen(cfg, config) -> Preprocess:
     norm = (tuple(cfg["mean"]), tuple(cfg["std"])) if "mean" in cfg else OPENAI
     resize = {"squash": "squash", "longest": "pad"}.get(cfg.get("resize_mode"), "shorter")
@@ -205,7 +206,7 @@ def open_clip_row(name:str) -> ModelSpec:
                      kwargs=dict(quick_gelu=True) if cfg.get("quick_gelu") else {}, lora=_TRUNK_LORA + _NATIVE_LORA,
                      text=Text(config["text_cfg"].get("context_length", 77)))
 
-# %% ../../nbs/23_models.openclip.ipynb #c043
+# %% ../../nbs/23_models.openclip.ipynb #c047
 def open_clip_folder(folder) -> ModelSpec:
     "A row for a folder with an open_clip_config.json (`model_cfg` and `preprocess_cfg`) and the weights beside it; a text tower of transformers has to be BERT-base."
     file = Path(folder)/"open_clip_config.json"
