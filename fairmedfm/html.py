@@ -25,8 +25,10 @@ from .core import InputError, Notes, plural, require, some, unknown_name, write_
 from .inputs import align, as_array, feature_columns, groupings, questions, weights_of, with_weight
 from .masks import MASK_METRICS
 from .metrics import METRICS, Comparison, metric_parts
-from .plots import (NAMES, REST, Asked, Sheet, clean, column_of, confidence_of, counts, dice_by_group, dice_by_size, differences, draw_calibration,
-                             draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers, pick, to_svg, tolerance_of, trade_off, units,
+from .plots import (NAMES, REST, Asked, Sheet, clean, column_of, confidence_of, counts, dice_by_group, dice_by_size, differences,
+                             draw_calibration,
+                             draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers, pick, to_svg, tolerance_of,
+                             trade_off, units,
                              verdict_kind, words)
 from .report import FairnessReport, _assumptions, _behind, _cell, _headline, _plain, _shown
 
@@ -92,10 +94,12 @@ def _unproven(report, metric, target) -> list:
         lo, hi = g.loc[g["value"].idxmin()], g.loc[g["value"].idxmax()]
         size, one = g.loc[g["n"].idxmin()], lambda r: f"{clean(r.group)} ({_n(r.value)}, n = {r.n:,})"
         small = f" The smallest of {len(g)} groups is {clean(size.group)} with {plural(int(size.n), 'sample')}." if len(g) > 2 else ""
-        out.append(Sentence(f"{_label(title, a, target)}: lowest in {one(lo)}, highest in {one(hi)}; the gap seen is {_n(hi.value - lo.value)}.{small}"))
+        out.append(Sentence(f"{_label(title, a, target)}: lowest in {one(lo)}, highest in {one(hi)}; the gap seen is "
+                            f"{_n(hi.value - lo.value)}.{small}"))
     return out
 
-def _label(title, attribute, target): return f"{title[0].upper()}{title[1:]} by {clean(attribute)}" + (f", {clean(target)}" if target else "")
+def _label(title, attribute, target):
+    return f"{title[0].upper()}{title[1:]} by {clean(attribute)}" + (f", {clean(target)}" if target else "")
 
 # %% ../nbs/07_html.ipynb #c018
 def _other(group): return "everyone else" if group == REST else clean(group)
@@ -115,7 +119,8 @@ def _unclear(t, tolerance, detect):
     found = [d for k in zip(t["attribute"], t["group_a"], t["group_b"]) if np.isfinite(d := detect.get(k, np.nan))]
     power = "" if not found else f" Differences below {_n(max(found))} would often go unseen in data of this size."
     lone = t[(t["low"] > 0) | (t["high"] < 0)]
-    almost = "" if not len(lone) else f" Alone, the interval of {_pairs(lone)} would leave out zero; corrected for the number of comparisons it is not enough."
+    almost = ("" if not len(lone)
+              else f" Alone, the interval of {_pairs(lone)} would leave out zero; corrected for the number of comparisons it is not enough.")
     return f"{_pairs(t)}: the data are compatible with differences from {_reach(t)}.{almost}{power}"
 
 # %% ../nbs/07_html.ipynb #c022
@@ -124,7 +129,8 @@ def _proven(report, metric, target) -> list:
     out, (name, column, title, better) = [], column_of(report, metric)
     tolerance, t = tolerance_of(report, name), pair_numbers(report, metric, target=target)
     detect, level = detectable_of(report, name, target), f"{c:.0%} " if (c := confidence_of(report)) else ""
-    t["kind"] = [verdict_kind(v) if v is not None and v == v else "different" if lo > 0 or hi < 0 else "unclear" for v, lo, hi in zip(t["verdict"], t["low"], t["high"])]
+    t["kind"] = [verdict_kind(v) if v is not None and v == v else "different" if lo > 0 or hi < 0 else "unclear"
+                 for v, lo, hi in zip(t["verdict"], t["low"], t["high"])]
     for a, part in t[t["low"].notna()].groupby("attribute", sort=False):
         for r in part[part["kind"] == "different"].itertuples():
             say = f"{clean(r.group_a)} is {_side(r.difference, title, better)} than {_other(r.group_b)}; {level}interval of the difference {_n(r.low)} to {_n(r.high)}."
@@ -153,7 +159,8 @@ def in_short(report, most:int=8) -> tuple:
     proven, out = "pairwise" in frames(report), []
     for metric in headline_metrics(report):
         for target in report.targets or [None]: out += (_proven if proven else _unproven)(report, metric, target)
-    if proven and not out: proven, out = False, [s for m in headline_metrics(report) for t in report.targets or [None] for s in _unproven(report, m, t)]
+    if proven and not out:
+        proven, out = False, [s for m in headline_metrics(report) for t in report.targets or [None] for s in _unproven(report, m, t)]
     if not proven and len(out) > most: out = _widest(report, most)
     kept = sorted(out, key=lambda s: [*TAGS, None].index(s.verdict))[:most]
     more = [s for s in out if s not in kept]
@@ -163,9 +170,11 @@ def in_short(report, most:int=8) -> tuple:
 
 UNCLEAR = "“Cannot say” is not “no difference”: the data allow for every difference in the stated range, zero or not."
 
-NO_INTERVALS = ("Differences without intervals may be noise. This report was made without intervals, so it shows where to look, not what is real: "
+NO_INTERVALS = ("Differences without intervals may be noise. This report was made without intervals, so it shows where to look, "
+                "not what is real: "
                 "groups that a model serves equally well also differ in a sample")
-BY_CHANCE = {"cls": "; two groups of 100 people with the same true AUC of 0.80 show a gap of 0.065 on average.", "seg": ", the more the smaller they are."}
+BY_CHANCE = {"cls": "; two groups of 100 people with the same true AUC of 0.80 show a gap of 0.065 on average.",
+             "seg": ", the more the smaller they are."}
 
 def _widest(report, most):
     "Of many questions: per attribute the widest gaps seen."
@@ -174,31 +183,43 @@ def _widest(report, most):
     for a in report.attributes:
         v = report.summary.xs(a, level="attribute")[gap].astype(float).dropna().sort_values(ascending=False, kind="stable")
         widest = ", ".join(f"{clean(k)} ({_n(x)})" for k, x in v.head(3).items())
-        if len(v): out.append(Sentence(f"{_label(title, a, None)}, {plural(len(v), 'question')}: the gaps seen reach from {_n(v.min())} to {_n(v.max())} (median {_n(v.median())}); widest in {widest}."))
+        if len(v):
+            out.append(Sentence(f"{_label(title, a, None)}, {plural(len(v), 'question')}: the gaps seen reach from {_n(v.min())} to "
+                                f"{_n(v.max())} (median {_n(v.median())}); widest in {widest}."))
     return out[:most]
 
 # %% ../nbs/07_html.ipynb #c030
-RANGES = {"bce": "0 and up", "cal_slope": "any number", "cal_intercept": "any number", "rvd": "−1 and up", "hd95": "0 and up, a distance", "asd": "0 and up, a distance"}
-BETTER = {"higher": "higher is better", "lower": "lower is better", "equal": "equal in all groups is fair", "1": "1 is best", "0": "0 is best"}
+RANGES = {"bce": "0 and up", "cal_slope": "any number", "cal_intercept": "any number", "rvd": "−1 and up", "hd95": "0 and up, a distance",
+          "asd": "0 and up, a distance"}
+BETTER = {"higher": "higher is better", "lower": "lower is better", "equal": "equal in all groups is fair", "1": "1 is best",
+          "0": "0 is best"}
 SUMMARY_WORDS = {
-    "-gap": ("Gap", "Largest minus smallest value among the groups of an attribute. Range 0 and up; 0 is fair. It is biased upward: even equal groups show a gap, "
+    "-gap": ("Gap", "Largest minus smallest value among the groups of an attribute. Range 0 and up; 0 is fair. It is biased upward: even "
+                    "equal groups show a gap, "
              "the more so the smaller and the more numerous they are. Source: FairMedFM 2024."),
     "worst-": ("Worst group", "The least favourable value among the groups of an attribute."),
     "overall-": ("Overall", "The value over all samples of known group; not the mean of the groups."),
-    "eod": ("Equalized odds score (eod)", "1 − (sensitivity gap + specificity gap) / 2 at the report's threshold. Range 0 to 1; 1 is fair. Source: FairMedFM 2024."),
-    "eo": ("Sensitivity gap (eo)", "Largest minus smallest sensitivity at the report's threshold. Range 0 to 1; 0 is fair. Source: Hardt et al. 2016."),
+    "eod": ("Equalized odds score (eod)", "1 − (sensitivity gap + specificity gap) / 2 at the report's threshold. Range 0 to 1; 1 is "
+                                          "fair. Source: FairMedFM 2024."),
+    "eo": ("Sensitivity gap (eo)", "Largest minus smallest sensitivity at the report's threshold. Range 0 to 1; 0 is fair. Source: "
+                                   "Hardt et al. 2016."),
     "delta_": ("Gap of means", "Best minus worst group mean. Range 0 and up; 0 is fair. Biased upward for small groups."),
     "std_": ("Spread of means", "Population standard deviation of the group means. 0 is fair."),
-    "skewness_": ("Ratio of errors (skewness)", "(1 − worst group's Dice) / (1 − best group's Dice). Range 1 and up; 1 is fair. Source: Puyol-Antón et al. 2021."),
+    "skewness_": ("Ratio of errors (skewness)", "(1 − worst group's Dice) / (1 − best group's Dice). Range 1 and up; 1 is fair. Source: "
+                                                "Puyol-Antón et al. 2021."),
     "es_": ("Equity-scaled Dice", "Mean Dice / (1 + spread of means). Range 0 to 1; higher is better and fairer. Source: FairMedFM 2024."),
 }
 UNCERTAINTY_WORDS = {
-    "intervals": ("Interval", "The range of true values that the data do not contradict at the stated confidence. A wide interval means little data, not a bad model."),
-    "pairwise": ("Difference and verdict", "The first group's value minus the second's. “Alike”: the whole interval lies within the tolerance. “Different”: the interval "
+    "intervals": ("Interval", "The range of true values that the data do not contradict at the stated confidence. A wide interval means "
+                              "little data, not a bad model."),
+    "pairwise": ("Difference and verdict", "The first group's value minus the second's. “Alike”: the whole interval lies within the "
+                                           "tolerance. “Different”: the interval "
                  "excludes zero, and so does the test when corrected for the number of comparisons. “Cannot say”: the data decide neither."),
-    "tests": ("Test and detectable difference", "The p-value is how often equal groups would look at least this different; adjusted p-values allow for the number of "
+    "tests": ("Test and detectable difference", "The p-value is how often equal groups would look at least this different; adjusted "
+                                                "p-values allow for the number of "
               "comparisons made. The detectable difference is what a study of this size finds four times in five when it is there: a smaller one may well exist unseen."),
-    "gaps": ("De-biased gap", "The gap with the part that chance alone would give taken off. It may be negative: the groups then differ less than chance would make them."),
+    "gaps": ("De-biased gap", "The gap with the part that chance alone would give taken off. It may be negative: the groups then differ "
+                              "less than chance would make them."),
 }
 
 # %% ../nbs/07_html.ipynb #c032
@@ -210,7 +231,8 @@ def definitions(report) -> list:
     shown = dict.fromkeys([*_shown(report)[1].columns, *report.summary.columns])
     found = dict.fromkeys(m for c in shown if (m := _AROUND.sub("", c.split("@")[0])) in registry)
     out = [_definition(registry[m] if report.task == "seg" else metric_parts(m)) for m in found]
-    out += [text for k, text in SUMMARY_WORDS.items() if any(c.endswith(k) if k[0] == "-" else c.startswith(k) if k[-1] in "-_" else c == k for c in report.summary)]
+    out += [text for k, text in SUMMARY_WORDS.items()
+            if any(c.endswith(k) if k[0] == "-" else c.startswith(k) if k[-1] in "-_" else c == k for c in report.summary)]
     return [SimpleText(*d) for d in [*out, *(v for k, v in UNCERTAINTY_WORDS.items() if k in frames(report))]]
 
 def _definition(m) -> tuple:
@@ -276,7 +298,8 @@ def groups_table(report) -> Table:
             at = rows[i][len(keys) + j]
             if (i, j) in behind: at.kind = "behind"
             if (pair := limits.get((*keys, c.split("@")[0].removeprefix("mean_")))): at.sub = f"{_n(pair[0])} to {_n(pair[1])}"
-    caption = "Every group" + ". Bold: the least favourable value of its attribute" * bool(behind) + ". Below a number: its interval" * bool(limits)
+    caption = ("Every group" + ". Bold: the least favourable value of its attribute" * bool(behind)
+               + ". Below a number: its interval" * bool(limits))
     return Table("groups-table", caption, [*map(str, g.index.names), *map(words, columns)], rows, g.index.nlevels)
 
 # %% ../nbs/07_html.ipynb #c045
@@ -284,19 +307,23 @@ def summary_table(report) -> Table:
     "The published summary: a column per attribute, or a row when there are many."
     s = report.summary
     t = Table("summary-table", "The published summary", [*map(str, s.index.names), *map(words, s.columns)],
-              [[*(Cell(k) for k in keys), *(cell(v, c) for c, v in zip(s.columns, row))] for keys, row in zip(_keys(s), s.itertuples(index=False))], s.index.nlevels)
+              [[*(Cell(k) for k in keys), *(cell(v, c) for c, v in zip(s.columns, row))]
+               for keys, row in zip(_keys(s), s.itertuples(index=False))], s.index.nlevels)
     return t if len(t.rows) > 6 else _turned(t)
 
 def _turned(t:Table) -> Table:
     "Numbers as rows, attributes as columns: a summary has more numbers than a page has room."
     names = [" / ".join(c.text for c in row[:t.keys]) for row in t.rows]
-    return Table(t.name, t.caption, ["number", *names], [[Cell(h), *(row[t.keys + i] for row in t.rows)] for i, h in enumerate(t.head[t.keys:])], 1)
+    return Table(t.name, t.caption, ["number", *names],
+                 [[Cell(h), *(row[t.keys + i] for row in t.rows)] for i, h in enumerate(t.head[t.keys:])], 1)
 
 # %% ../nbs/07_html.ipynb #c049
 CAPTIONS = {"pairwise": "Signed differences between groups: the first minus the second", "tests": "Tests of “all groups are equal”",
             "gaps": "Gaps: largest minus smallest, with an interval, and with the share of chance taken off"}
-HEADINGS = {"group_a": "first", "group_b": "second", "low": "from", "high": "to", "p_value": "p", "p_adjusted": "p, adjusted", "n_a": "first's samples",
-            "n_b": "second's samples", "detectable": "detectable difference", "n_groups": "groups", "gap_debiased": "gap, de-biased", "noise": "gap that noise alone makes"}
+HEADINGS = {"group_a": "first", "group_b": "second", "low": "from", "high": "to", "p_value": "p", "p_adjusted": "p, adjusted",
+            "n_a": "first's samples",
+            "n_b": "second's samples", "detectable": "detectable difference", "n_groups": "groups", "gap_debiased": "gap, de-biased",
+            "noise": "gap that noise alone makes"}
 SHORT = ("low", "high", "difference", "estimate", "detectable", "gap", "gap_debiased", "noise")         # numbers shown with three digits
 
 def _fewer(f, most:int=400) -> tuple:
@@ -320,7 +347,8 @@ def frame_table(name:str, f:pd.DataFrame) -> Table:
     rows = [[*(Cell(say.get(c, clean)(v)) for c, v in zip(keys, k)), *(_told(c, v) for c, v in zip(rest, r))]
             for k, r in zip(f[keys].itertuples(index=False), f[rest].itertuples(index=False))]
     for row, was, e in zip(rows, f[twin].astype(float) if less else (), less):
-        if np.isfinite(e) and not np.isclose(e, was, rtol=1e-9, atol=1e-12): row[len(keys) + rest.index(twin)].sub = f"{_n(e)} without noise"
+        if np.isfinite(e) and not np.isclose(e, was, rtol=1e-9, atol=1e-12):
+            row[len(keys) + rest.index(twin)].sub = f"{_n(e)} without noise"
     return Table(f"{name}-table", caption, [HEADINGS.get(c, clean(c).replace("_", " ")) for c in [*keys, *rest]], rows, len(keys))
 
 def _told(column, v) -> Cell:
@@ -341,13 +369,15 @@ class Picture:
 def page_style():
     "matplotlib's own defaults, a little larger, for the length of the block."
     matplotlib = require("matplotlib", "plots", why="the HTML report")
-    own = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in ("backend", "backend_fallback", "interactive", "toolbar", "webagg.port", "date.epoch")}
+    own = {k: v for k, v in matplotlib.rcParamsDefault.items()
+           if k not in ("backend", "backend_fallback", "interactive", "toolbar", "webagg.port", "date.epoch")}
     with matplotlib.rc_context({**own, "font.size": 11, "svg.fonttype": "none"}): yield
 
 # %% ../nbs/07_html.ipynb #c056
 class Album:
     "Draws pictures and numbers them; those of matplotlib in `page_style`."
-    def __init__(self, style=nullcontext): self.n, self.style, self.markup = 0, style, require("markupsafe", "plots", why="the HTML report").Markup
+    def __init__(self, style=nullcontext):
+        self.n, self.style, self.markup = 0, style, require("markupsafe", "plots", why="the HTML report").Markup
     def add(self, draw, *args, title, caption="", **kw) -> Picture:
         self.n += 1
         with self.style(): svg = to_svg(draw(*args, ax=Sheet, **kw), title, caption or title, f"p{self.n}")
@@ -369,7 +399,8 @@ def overview(report, album) -> list:
         return [*_about(report, album, None), album.add(counts, report, title="Samples by group", caption=caption)]
     if not _tradable(report): return []
     return [album.add(gaps, report, title="Gaps of every question", caption="The gap seen in every question, a mark per attribute."),
-            album.add(trade_off, report, title="Utility and fairness of every question", caption="One point per question and attribute: to the right is better, upward is fairer.")]
+            album.add(trade_off, report, title="Utility and fairness of every question",
+                      caption="One point per question and attribute: to the right is better, upward is fairer.")]
 
 def _tradable(report):
     columns = ("mean_dice", "delta_dice") if report.task == "seg" else ("overall-auc", "auc-gap")
@@ -380,7 +411,8 @@ def _about(report, album, target) -> list:
     metric = (headline_metrics(report) or [None])[0]
     if metric is None: return []
     title, end = column_of(report, metric)[2], f", {clean(target)}" if target else ""
-    caption = f"{title[0].upper()}{title[1:]} of every group" + " with intervals" * ("intervals" in frames(report)) + "; the dashed line is everybody."
+    caption = (f"{title[0].upper()}{title[1:]} of every group" + " with intervals" * ("intervals" in frames(report))
+               + "; the dashed line is everybody.")
     return [album.add(forest, report, metric, target=target, title=f"{title} by group{end}", caption=caption),
             album.add(differences, report, metric, target=target, values=False, title=f"Differences in {title} between groups{end}",
                       caption="Who is ahead of whom: each difference is the first group's value minus the second's.")]
@@ -391,9 +423,11 @@ def by_metric(report, album) -> list:
     if report.targets:
         about = lambda t: [*_about(report, album, t), album.add(counts, report, target=t, title=f"Samples by group, {clean(t)}")]
         return [Shelf(clean(t), about(t)) for t in report.targets[:MOST_SHELVES]]
-    rest = [m for m in ([*headline_metrics(report)[1:], *(m for m in ("tnr", "ece") if m in report.by_group)] if report.task == "cls" else headline_metrics(report)[1:])]
+    rest = [m for m in ([*headline_metrics(report)[1:], *(m for m in ("tnr", "ece") if m in report.by_group)] if report.task == "cls"
+                        else headline_metrics(report)[1:])]
     rest = [m for m in rest if report.by_group[column_of(report, m)[1]].notna().any()]
-    both = lambda m: [album.add(forest, report, m, title=f"{words(m)} by group"), album.add(differences, report, m, values=False, title=f"Differences in {words(m)}")]
+    both = lambda m: [album.add(forest, report, m, title=f"{words(m)} by group"),
+                      album.add(differences, report, m, values=False, title=f"Differences in {words(m)}")]
     return [Shelf(words(column_of(report, m)[1]), both(m)) for m in rest]
 
 MOST_SHELVES = 20
@@ -426,11 +460,14 @@ def _bins_of(report, features):
 def _check_sizes(report, target, g, count):
     told = pick(report, report.by_group, target, g.name)["n"]
     here, there = list(zip(map(str, g.names), map(int, count))), list(zip(map(str, told.index.get_level_values("group")), map(int, told)))
-    if here != there: raise InputError(f"the scores do not belong to this report: {g.name} has {some(here, 4)} here and {some(there, 4)} there; pass the data and options that made it")
+    if here != there:
+        raise InputError(f"the scores do not belong to this report: {g.name} has {some(here, 4)} here and {some(there, 4)} there; pass "
+                         "the data and options that made it")
 
 def comparisons(report, s:Samples) -> list:
     "`(target, Asked)` for every question and attribute."
-    named = align(Notes(), **{k: v for k, v in s.given.items() if k in ("y_true", "y_score", "sensitive_features", "sample_weight", "clusters")})
+    named = align(Notes(), **{k: v for k, v in s.given.items()
+                              if k in ("y_true", "y_score", "sensitive_features", "sample_weight", "clusters")})
     options = {"bins": _bins_of(report, named["sensitive_features"]), **s.options}
     asked = {k: v for k, v in options.items() if k not in GROUPING}
     qs, _ = questions(named["y_true"], named["y_score"], notes=Notes(), **asked)
@@ -465,47 +502,60 @@ def curves(report, s:Samples, album) -> tuple:
     how = {"bins": _bins_of(report, named["sensitive_features"]), **{k: v for k, v in s.options.items() if k in GROUPING}}
     parts = groupings(named["sensitive_features"], len(next(iter(dice.values()))), notes=Notes(), **how)
     asked = [(name, g) for name in dice for g in parts]
-    unit = {"mm": "mm³, or mm² of a flat image"}.get(getattr(report.samples, "attrs", {}).get("distance_unit"), "voxels" if report.samples is not None else "")
-    out = [Shelf(f"Dice by {clean(g.name)}" + (f", {clean(name)}" if name else ""), _dice_set(dice[name], size.get(name), unit, g, name, album), name == next(iter(dice))) for name, g in asked[:MOST_CURVES]]
-    return out, f"Dice is drawn for the first {len(out)} of {len(asked)} combinations of structure and attribute." if len(asked) > len(out) else ""
+    unit = {"mm": "mm³, or mm² of a flat image"}.get(getattr(report.samples, "attrs", {}).get("distance_unit"),
+                                                     "voxels" if report.samples is not None else "")
+    out = [Shelf(f"Dice by {clean(g.name)}" + (f", {clean(name)}" if name else ""),
+                 _dice_set(dice[name], size.get(name), unit, g, name, album), name == next(iter(dice))) for name, g in asked[:MOST_CURVES]]
+    return (out, f"Dice is drawn for the first {len(out)} of {len(asked)} combinations of structure and attribute."
+            if len(asked) > len(out) else "")
 
 def _by_structure(values) -> dict:
     "Structure → values of a table, or of a mapping; a bare vector is of the structure ''."
     if values is None: return {}
-    return {str(k): v for k, v in feature_columns(values).items()} if isinstance(values, Mapping) or hasattr(values, "columns") else {"": as_array(values)}
+    return ({str(k): v for k, v in feature_columns(values).items()} if isinstance(values, Mapping) or hasattr(values, "columns")
+            else {"": as_array(values)})
 
 def _dice_set(dice, size, unit, g, name, album) -> list:
     "Dice of one structure by the groups of one attribute: as clouds, and against size where it is known."
     label, by, group = f"Dice, {clean(name)}" if name else "Dice", clean(g.name), {g.name: np.array([*g.names, None], object)[g.codes]}
-    out = [album.add(dice_by_group, dice, group, label=label, title=f"{label} by {by}", caption="Every sample, its group's distribution, quartiles and mean.")]
+    out = [album.add(dice_by_group, dice, group, label=label, title=f"{label} by {by}",
+                     caption="Every sample, its group's distribution, quartiles and mean.")]
     if size is None or not (np.asarray(size, float) > 0).any(): return out
     caption = "At equal size the lines of equally served groups meet."
-    return [*out, album.add(dice_by_size, dice, size, group, label=label, unit=unit, title=f"{label} against object size by {by}", caption=caption)]
+    return [*out, album.add(dice_by_size, dice, size, group, label=label, unit=unit, title=f"{label} against object size by {by}",
+                            caption=caption)]
 
 def _curve_set(a, album) -> list:
     "ROC, precision and recall, calibration and scores of one comparison, as far as its data define them."
     if not a.c.usable.any(): return []
     by = clean(a.c.label)
-    out = [album.add(lambda ax: draw_roc(a, ax), title=f"ROC curves by {by}", caption="Sensitivity against the false positive rate, at every threshold."),
+    out = [album.add(lambda ax: draw_roc(a, ax), title=f"ROC curves by {by}",
+                     caption="Sensitivity against the false positive rate, at every threshold."),
            album.add(lambda ax: draw_pr(a, ax), title=f"Precision and recall by {by}",
                      caption="Precision follows the share of positives, so groups may differ in it under a model that serves them alike.")]
-    if a.c.q.prob is not None: out.append(album.add(lambda ax: draw_calibration(a, ax), title=f"Calibration by {by}", caption="On the diagonal a score means what it says."))
+    if a.c.q.prob is not None:
+        out.append(album.add(lambda ax: draw_calibration(a, ax), title=f"Calibration by {by}",
+                             caption="On the diagonal a score means what it says."))
     t = a.c.t if np.isfinite(a.c.t) else None
-    return [*out, album.add(lambda ax: draw_histograms(a, ax, threshold=t), title=f"Scores by {by}", caption="Positives upward, negatives downward, each as a share of its own label.")]
+    return [*out, album.add(lambda ax: draw_histograms(a, ax, threshold=t), title=f"Scores by {by}",
+                            caption="Positives upward, negatives downward, each as a share of its own label.")]
 
 # %% ../nbs/07_html.ipynb #c072
-CARD = ("model", "version", "intended use", "not intended for", "training data", "evaluation data", "limitations", "owner", "contact", "licence")
+CARD = ("model", "version", "intended use", "not intended for", "training data", "evaluation data", "limitations", "owner",
+        "contact", "licence")
 
 def card_fields(model_card) -> tuple:
     "`(fields, names of the usual fields that are missing)`."
     if model_card is None: return [], some_words(CARD)
     if not isinstance(model_card, Mapping):
-        raise InputError(f"model_card must be a mapping of fields, such as {{'model': 'DenseNet-121', 'intended use': 'triage'}}, not {type(model_card).__name__}")
+        raise InputError(f"model_card must be a mapping of fields, such as {{'model': 'DenseNet-121', 'intended use': 'triage'}}, not "
+                         f"{type(model_card).__name__}")
     def show(v):
         if isinstance(v, Mapping): return [f"{clean(k)}: {clean(x)}" for k, x in v.items()]
         return [clean(x) for x in v] if isinstance(v, (list, tuple)) else clean(v)
     have = {str(k).lower().replace("_", " "): v for k, v in model_card.items()}
-    return [(k[:1].upper() + k[1:], show(v)) for k, v in ((clean(k).replace("_", " "), v) for k, v in model_card.items())], some_words([f for f in CARD if f not in have])
+    return ([(k[:1].upper() + k[1:], show(v)) for k, v in ((clean(k).replace("_", " "), v) for k, v in model_card.items())],
+            some_words([f for f in CARD if f not in have]))
 
 def some_words(names) -> str:
     "Names in a row."
@@ -529,9 +579,11 @@ def template(name:str="report.html.j2"):
 def page_parts() -> dict:
     "The look and the script of a page, with the hash by which the page allows the script."
     from fairmedfm import __version__
-    markup, read = require("markupsafe", "plots", why="the HTML report").Markup, lambda name: "\n" + (_template_folder()/name).read_text(encoding="utf-8")
+    markup, read = (require("markupsafe", "plots", why="the HTML report").Markup,
+                    lambda name: "\n" + (_template_folder()/name).read_text(encoding="utf-8"))
     script = read("report.js")
-    return dict(version=__version__, css=markup(read("report.css")), script=markup(script), script_hash=markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()))
+    return dict(version=__version__, css=markup(read("report.css")), script=markup(script),
+                script_hash=markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()))
 
 def script_json(x) -> str:
     "JSON that cannot end the script element it stands in."
@@ -540,12 +592,16 @@ def script_json(x) -> str:
     return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"})
 
 # %% ../nbs/07_html.ipynb #c080
-SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut points", "weighted": "weighted", "empty_score": "Dice of two empty masks",
-            "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm", "source": "files",
-            "columns": "columns", "ci": "level of intervals", "clustered": "patients as the unit", "tolerance": "tolerance", "correction": "correction for many comparisons",
+SETTINGS = {"score_type": "scores", "positive": "positive class", "bins": "cut points", "weighted": "weighted",
+            "empty_score": "Dice of two empty masks",
+            "mask_threshold": "mask threshold", "ignore_label": "void label", "labels": "structures", "tolerance_mm": "tolerance in mm",
+            "source": "files",
+            "columns": "columns", "ci": "level of intervals", "clustered": "patients as the unit", "tolerance": "tolerance",
+            "correction": "correction for many comparisons",
             "min_group_size": "smallest group compared", "n_resamples": "resamples", "random_state": "random state"}
 
-PRINTED = {"y_true": "the labels", "y_score": "the scores", "sensitive_features": "the groups", "clusters": "the patients", "sample_weight": "the weights", "dice": "Dice", "size": "the sizes"}
+PRINTED = {"y_true": "the labels", "y_score": "the scores", "sensitive_features": "the groups", "clusters": "the patients",
+           "sample_weight": "the weights", "dice": "Dice", "size": "the sizes"}
 
 def _say(v) -> str:
     "A setting in words."
@@ -560,7 +616,8 @@ def facts(report, s:Samples) -> list:
     t = m.get("threshold")
     if t: out.append(("threshold", t["name"] + (f" = {_say(t['value'])}" if t.get("value") is not None else "")))
     out += [(name, _say(m[k])) for k, name in SETTINGS.items() if k in m and m[k] is not None and m[k] is not False and m[k] != {}]
-    prints = {"this report": fingerprint(report), **{clean(k): clean(v) for k, v in (m.get("fingerprints") or {}).items()}, **{PRINTED.get(k, k): fingerprint(v) for k, v in s.given.items()}}
+    prints = {"this report": fingerprint(report), **{clean(k): clean(v) for k, v in (m.get("fingerprints") or {}).items()},
+              **{PRINTED.get(k, k): fingerprint(v) for k, v in s.given.items()}}
     return [*out, *((f"fingerprint of {k}", v) for k, v in prints.items())]
 
 # %% ../nbs/07_html.ipynb #c082
@@ -569,7 +626,9 @@ def assumptions(report) -> list:
     out = [f"{t[0].upper()}{t[1:]}." for t in _assumptions(report)]
     n, dropped = report.metadata.get("n_samples"), report.metadata.get("n_dropped")
     dropped = sum(dropped.values()) if isinstance(dropped, dict) else dropped
-    if n is not None: out.insert(0, f"{plural(n, 'sample')} {'was' if n == 1 else 'were'} read" + (f"; {plural(dropped, 'row')} could not be used." if dropped else "."))
+    if n is not None:
+        out.insert(0, f"{plural(n, 'sample')} {'was' if n == 1 else 'were'} read"
+                   + (f"; {plural(dropped, 'row')} could not be used." if dropped else "."))
     small = "" if frames(report) else smallest(report)
     return [*out, *([small] if small else [])]
 
@@ -595,7 +654,8 @@ def to_html(
     clusters=None, sample_weight=None,   # patients and weights, as in `evaluate`
     **options,                           # options of `evaluate` that say how to read these data, such as pos_label=
 ) -> str:                                # the page
-    "The report as one self-contained HTML page: no network, readable on a phone, in print and in the dark; the same report gives the same bytes."
+    """The report as one self-contained HTML page: no network, readable on a phone, in print and in the dark; the same report gives the
+    same bytes."""
     s = Samples(y_true, y_score, sensitive_features, dice, size, clusters, sample_weight, options)
     _check_samples(report, s)
     text = template().render(**page(report, s, title, notes, model_card))
@@ -607,13 +667,17 @@ def _check_samples(report, s):
     "Data that are given must be of use."
     have = set(s.given)
     scores = {"y_true", "y_score", "sensitive_features"}
-    if have & {"y_true", "y_score"} and not scores <= have: raise InputError("curves need y_true=, y_score= and sensitive_features= together")
+    if have & {"y_true", "y_score"} and not scores <= have:
+        raise InputError("curves need y_true=, y_score= and sensitive_features= together")
     if "dice" in have and "sensitive_features" not in have: raise InputError("pictures of Dice need sensitive_features= beside dice=")
-    idle = sorted(have & {"clusters", "sample_weight"} if "y_score" not in have else set()) + ["size"] * ("size" in have and "dice" not in have)
+    idle = (sorted(have & {"clusters", "sample_weight"} if "y_score" not in have else set())
+            + ["size"] * ("size" in have and "dice" not in have))
     if idle: raise InputError(f"{some(idle)} is of no use without the scores (y_score= or dice=)")
     if s.options and not have: raise InputError(f"{some(sorted(s.options))}: this option says how to read data, but none was given")
     other = {"cls": "dice", "seg": "y_score"}[report.task]
-    if other in have: raise InputError(f"this report is about {'scores; pass y_true= and y_score=' if report.task == 'cls' else 'Dice; pass dice='}, not {other}=")
+    if other in have:
+        raise InputError("this report is about "
+                         f"{'scores; pass y_true= and y_score=' if report.task == 'cls' else 'Dice; pass dice='}, not {other}=")
 
 # %% ../nbs/07_html.ipynb #c085
 def _subject(report) -> list:
@@ -627,9 +691,12 @@ def _words(report, title, notes) -> dict:
     "The texts of the page."
     head, (sentences, caveat) = _headline(report).split(" · "), in_short(report)
     head += _subject(report)
-    return dict(title=clean(title) if title is not None else head[0], headline=" · ".join(map(clean, head[title is None:])), sentences=sentences, caveat=caveat,
-                notes=[clean(t) for t in ([notes] if isinstance(notes, str) else notes or [])], assumed=[clean(t) for t in assumptions(report)],
-                warnings=[clean(w) for w in report.warnings], definitions=definitions(report), command=clean(c) if (c := report.metadata.get("command")) else "")
+    return dict(title=clean(title) if title is not None else head[0], headline=" · ".join(map(clean, head[title is None:])),
+                sentences=sentences, caveat=caveat,
+                notes=[clean(t) for t in ([notes] if isinstance(notes, str) else notes or [])],
+                assumed=[clean(t) for t in assumptions(report)],
+                warnings=[clean(w) for w in report.warnings], definitions=definitions(report),
+                command=clean(c) if (c := report.metadata.get("command")) else "")
 
 # %% ../nbs/07_html.ipynb #c087
 def _pictures(report, s) -> dict:
@@ -644,23 +711,30 @@ def _tables(report) -> dict:
     "The tables of the page."
     u = report.unknown if report.unknown is not None else []
     rows = [[Cell(clean(a)), Cell(clean(v)), cell(k, "n")] for a, v, k in u.itertuples(index=False)] if len(u) else []
-    return dict(groups=groups_table(report), tables=[frame_table(k, f) for k, f in frames(report).items() if k != "intervals"], summary=summary_table(report),
-                unknown=Table("unknown-table", "Samples that are in no group", ["attribute", "value", "samples"], rows, 2) if rows else None)
+    return dict(groups=groups_table(report), tables=[frame_table(k, f) for k, f in frames(report).items() if k != "intervals"],
+                summary=summary_table(report),
+                unknown=Table("unknown-table", "Samples that are in no group", ["attribute", "value", "samples"], rows, 2)
+                if rows else None)
 
 # %% ../nbs/07_html.ipynb #c091
-SECTIONS = {"short": "In short", "said": "Assumed", "pictures": "Pictures", "groups": "Groups", "differences": "Differences", "numbers": "Published numbers",
+SECTIONS = {"short": "In short", "said": "Assumed", "pictures": "Pictures", "groups": "Groups", "differences": "Differences",
+            "numbers": "Published numbers",
             "definitions": "Definitions", "card": "Model card", "again": "Make it again"}
 
 def page(report, s:Samples, title=None, notes=None, model_card=None) -> dict:
     "Everything the template shows."
-    (card, missing), texts, tables, parts, made = card_fields(model_card), _words(report, title, notes), _tables(report), page_parts(), facts(report, s)
-    data = {**report.to_dict(), "title": texts["title"], "model_card": dict(model_card or {}), "fingerprint": dict(made)["fingerprint of this report"]}
+    (card, missing), texts, tables, parts, made = (card_fields(model_card), _words(report, title, notes), _tables(report), page_parts(),
+                                                   facts(report, s))
+    data = {**report.to_dict(), "title": texts["title"], "model_card": dict(model_card or {}),
+            "fingerprint": dict(made)["fingerprint of this report"]}
     return dict(**texts, **tables, **_pictures(report, s), **parts, card=card, card_missing=missing, facts=made,
-                sections=[(k, v) for k, v in SECTIONS.items() if k != "differences" or tables["tables"]], data=type(parts["css"])(script_json(data)))
+                sections=[(k, v) for k, v in SECTIONS.items() if k != "differences" or tables["tables"]],
+                data=type(parts["css"])(script_json(data)))
 
 # %% ../nbs/07_html.ipynb #c101
 _GREEK = dict(zip("αβγδκλμρστχΔ", "alpha beta gamma delta kappa lambda mu rho sigma tau chi Delta".split()))
-_TEX = {**{k: rf"$\{v}$" for k, v in _GREEK.items()}, "²": "$^2$", "×": r"$\times$", "·": r"$\cdot$", "→": r"$\to$", "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_",
+_TEX = {**{k: rf"$\{v}$" for k, v in _GREEK.items()}, "²": "$^2$", "×": r"$\times$", "·": r"$\cdot$", "→": r"$\to$",
+        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}", "_": r"\_",
         "~": r"\textasciitilde{}", "%": r"\%", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
         "\"": r"\textquotedbl{}", "−": "$-$", "–": "--", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}"}
 
@@ -690,7 +764,8 @@ def to_latex(
     caption:str|None=None, label:str|None=None, # of the table
 ) -> str:
     "A table of the report for a LaTeX document that loads booktabs (with T1 fonts for quotation marks in names)."
-    made = {"groups": groups_table, "summary": summary_table, **{k: lambda r, k=k: frame_table(k, frames(r)[k]) for k in frames(report) if k != "intervals"}}
+    made = {"groups": groups_table, "summary": summary_table,
+            **{k: lambda r, k=k: frame_table(k, frames(r)[k]) for k in frames(report) if k != "intervals"}}
     if table not in made: raise unknown_name("table for LaTeX called", table, made)
     t = made[table](report)
     rows, last = [], [None] * t.keys
@@ -698,12 +773,15 @@ def to_latex(
         keys = [c.text for c in row[:t.keys]]
         same = next((i for i in range(t.keys) if keys[i] != last[i]), t.keys)
         if rows and same < t.keys - 1: rows.append(r"\midrule")
-        rows.append(" & ".join([*("" if i < same and i < t.keys - 1 else tex(k) for i, k in enumerate(keys)), *map(_tex_cell, row[t.keys:])]) + r" \\")
+        rows.append(" & ".join([*("" if i < same and i < t.keys - 1 else tex(k) for i, k in enumerate(keys)),
+                                *map(_tex_cell, row[t.keys:])]) + r" \\")
         if any(c.sub for c in row): rows.append(" & ".join(map(_tex_under, row)) + r" \\[2pt]")
         last = keys
     words_of = "".join("l" if i < t.keys or t.rows and t.rows[0][i].sort is None else "r" for i in range(len(t.head)))
     said = tex(caption if caption is not None else f"{_headline(report)}. {t.caption}.")
-    out = [r"\begin{table}", r"\centering\footnotesize\setlength{\tabcolsep}{3pt}", rf"\caption{{{said}}}", *([rf"\label{{{label}}}"] if label else []),
-           rf"\begin{{tabular}}{{{words_of}}}", r"\toprule", " & ".join(map(_tex_head, t.head, words_of)) + r" \\", r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    out = [r"\begin{table}", r"\centering\footnotesize\setlength{\tabcolsep}{3pt}", rf"\caption{{{said}}}",
+           *([rf"\label{{{label}}}"] if label else []),
+           rf"\begin{{tabular}}{{{words_of}}}", r"\toprule", " & ".join(map(_tex_head, t.head, words_of)) + r" \\", r"\midrule", *rows,
+           r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     if path is not None: write_text(path, "\n".join(out) + "\n")
     return "\n".join(out) + "\n"

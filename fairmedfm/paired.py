@@ -274,7 +274,7 @@ def gap_change(a, b, S, alpha:float, df=np.inf) -> tuple:
         low = min(low, np.where(equal, d - one * s, np.maximum(d - two * s, da - two * sa)).min())
     return float(low), float(high)
 
-# %% ../nbs/09_paired.ipynb #c057
+# %% ../nbs/09_paired.ipynb #c060
 @dataclass(frozen=True)
 class GapMeasure:
     "A fairness measure that is linear in the gaps (largest − smallest group value) of some metrics; `fair` says which direction is fair."
@@ -300,7 +300,7 @@ def gap_of(values, part):
     "Largest minus smallest over the groups (last axis) that take part; NaN with fewer than two of them, or when one is undefined."
     return np.ptp(values[..., part], axis=-1) if part.sum() > 1 else np.full(np.shape(values)[:-1], np.nan)
 
-# %% ../nbs/09_paired.ipynb #c061
+# %% ../nbs/09_paired.ipynb #c064
 def measure_change(measure:GapMeasure, joints:Mapping, a:int, b:int, parts:Mapping, alpha:float, split:bool) -> tuple:
     "`(low, high)` of the change of a measure from model a to model b; `split`: its gaps may depend on each other."
     at, low, high = alpha / len(measure.needs) if split else alpha, [], []
@@ -314,7 +314,7 @@ def measure_change(measure:GapMeasure, joints:Mapping, a:int, b:int, parts:Mappi
     size = np.sum if split else lambda v: np.sqrt(np.square(v).sum())
     return float(seen - size(low)), float(seen + size(high))
 
-# %% ../nbs/09_paired.ipynb #c064
+# %% ../nbs/09_paired.ipynb #c067
 def shown(frame) -> pd.DataFrame:
     "The frame with four digits, dashes for what is undefined, whole counts and short p-values."
     p = lambda v: "–" if math.isnan(v) else "<0.0001" if v < 1e-4 else f"{v:.4f}"
@@ -325,7 +325,7 @@ def shown(frame) -> pd.DataFrame:
         return f"{v:.3g}" if c == "variance" else _cell(v if v is None or isinstance(v, str) else float(v))
     return pd.DataFrame({str(c): [text(c, v) for v in frame[c]] for c in frame}, index=index)
 
-# %% ../nbs/09_paired.ipynb #c066
+# %% ../nbs/09_paired.ipynb #c069
 def as_latex(frame, caption:str="", label:str="") -> str:
     "A table for LaTeX with booktabs; names are escaped, the index comes first."
     frame = shown(frame)
@@ -339,7 +339,7 @@ def as_latex(frame, caption:str="", label:str="") -> str:
              r"\end{tabular}", r"\end{table}"]
     return "\n".join(l for l in lines if l) + "\n"
 
-# %% ../nbs/09_paired.ipynb #c068
+# %% ../nbs/09_paired.ipynb #c071
 @dataclass(repr=False)
 class ModelComparison:
     """Models on the same cases: `summary` (a row per attribute and model), `pairwise` (a row per pair and measure; difference = b − a),
@@ -378,7 +378,7 @@ class ModelComparison:
         tables = "".join(f"<p>{html.escape(h)}</p>{_html_table(shown(f))}" for h, f in self.tables())
         return f"<div><p><b>{html.escape(self.title)}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}</div>"
 
-# %% ../nbs/09_paired.ipynb #c071
+# %% ../nbs/09_paired.ipynb #c074
 def _by_error(d, se, df, alpha) -> tuple:
     "`(low, high, p)` of a difference with this standard error; nothing differs from nothing with p = 1."
     half = float(critical(alpha, df)) * se
@@ -404,7 +404,7 @@ def performance_rows(task, models, grouping, joints, alpha, kind="performance") 
                 rows.append(_row(kind, grouping.name, name, metric, models[a], models[b], va, vb, limits, better, joint.method))
     return rows
 
-# %% ../nbs/09_paired.ipynb #c073
+# %% ../nbs/09_paired.ipynb #c076
 def fairness_rows(task, models, grouping, gaps, joints, alpha, notes, split=False) -> tuple:
     "`(rows, model → measure → value)` for the gaps of one attribute, from the `Joint` of every metric that they need."
     rows, part = [], {x: np.all([task.part(m, grouping, x) for m in models], axis=0) for x in joints}
@@ -421,7 +421,7 @@ def fairness_rows(task, models, grouping, gaps, joints, alpha, notes, split=Fals
         rows.append(_row("fairness", grouping.name, "", g.name, a, b, value[a][g.name], value[b][g.name], (low, high, p), g.fair, method))
     return rows, value
 
-# %% ../nbs/09_paired.ipynb #c078
+# %% ../nbs/09_paired.ipynb #c081
 def judged(rows, alpha, correction) -> pd.DataFrame:
     "The rows as a frame, p-values corrected over the pairs of each measure, and a verdict."
     f = pd.DataFrame(rows)
@@ -436,7 +436,7 @@ def _verdict(r, alpha):
     ahead = r["b"] if (r["difference"] > 0) == (r["better"] == "higher") else r["a"]
     return f"{ahead} {'fairer' if r['kind'] == 'fairness' else 'better'}"
 
-# %% ../nbs/09_paired.ipynb #c081
+# %% ../nbs/09_paired.ipynb #c084
 def _features(frames, roles, given, notes):
     "The attributes on the common cases: columns by name, or a table or mapping indexed by case."
     if given is not None and (hasattr(given, "columns") or isinstance(given, (Mapping, pd.Series))):
@@ -455,7 +455,7 @@ def _features(frames, roles, given, notes):
         if not any(name in f for f in frames.values()): raise unknown_name("column called", name, list(next(iter(frames.values())).columns))
     return pd.DataFrame({name: agreed(frames, {k: name if name in f else None for k, f in frames.items()}, name) for name in names})
 
-# %% ../nbs/09_paired.ipynb #c084
+# %% ../nbs/09_paired.ipynb #c087
 def _task(frames, roles, threshold, ask, notes):
     "A `ScoredTask` or a `DiceTask` from the columns that the tables have."
     if all(r.dice and not r.score for r in roles.values()):
@@ -474,7 +474,7 @@ def _task(frames, roles, threshold, ask, notes):
         qs[k] = found[0]
     return ScoredTask(qs, threshold)
 
-# %% ../nbs/09_paired.ipynb #c086
+# %% ../nbs/09_paired.ipynb #c089
 def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     named = () if hasattr(sensitive, "columns") or isinstance(sensitive, (Mapping, pd.Series)) else as_list(sensitive)
     known = {c: n for c, n in columns.items() if n is not None}
@@ -490,7 +490,7 @@ def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     if who is None or who.nunique() == len(who): return frames, roles, None
     return frames, roles, np.unique(_keys(who).to_numpy(str), return_inverse=True)[1]
 
-# %% ../nbs/09_paired.ipynb #c088
+# %% ../nbs/09_paired.ipynb #c091
 def _compared(task, models, metrics, measures, parts, patient, alpha, correction, how, notes) -> ModelComparison:
     n, rows, groups, table = len(parts[0].codes), [], [], []
     everyone = groupings({"": np.repeat("everyone", n)})[0]
@@ -516,7 +516,7 @@ def _compared(task, models, metrics, measures, parts, patient, alpha, correction
     return ModelComparison(summary, judged(rows, alpha, correction).drop(columns="group"), judged(groups, alpha, correction),
                            list(notes), facts)
 
-# %% ../nbs/09_paired.ipynb #c091
+# %% ../nbs/09_paired.ipynb #c094
 def compare(
     models:Mapping,                   # name → table of predictions, file, or run folder with predictions.csv
     *, sensitive_features=None,       # columns of the tables, or a table indexed by case; default: those called like an attribute
@@ -549,7 +549,7 @@ def compare(
                       notes=notes)
     return _compared(task, list(frames), names, measures, parts, patient, how.alpha, correction, (n_resamples, how.entropy, n_jobs), notes)
 
-# %% ../nbs/09_paired.ipynb #c101
+# %% ../nbs/09_paired.ipynb #c104
 DICE_COLUMNS = ("mean_dice", "min_dice", "max_dice", "delta_dice", "skewness_dice", "std_dice", "es_dice")
 
 def summary_column(name:str):

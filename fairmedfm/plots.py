@@ -82,22 +82,27 @@ def in_line(names, width:int=30) -> list:
     return [" ".join(s) for s in short_names(names, width, 1)]
 
 # %% ../nbs/06_plots.ipynb #c015
-VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}         # the page's names for colours
+# the page's names for colours
+VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", PAPER: "paper", **{h: f"hue{i}" for i, h in enumerate(HUES)}}
 
 # %% ../nbs/06_plots.ipynb #c017
 SMALL, MEDIUM, TINY = 9.2, 11, 7.7                                                     # sizes of text in points
-_WIDTHS = {c: w for w, letters in ((.3, "'IJijl"), (.35, " ,-./:;\\f|·’‘"), (.4, "!()[]rt"), (.45, "\""), (.5, "*_`–"), (.55, "?Lcsz“”"), (.6, "FPTYakovxy"),
-           (.65, "$0123456789EKSbdeghnpqu{}"), (.7, "ABCRVXZ"), (.75, "HNU"), (.8, "&DGOQ"), (.85, "#+<=>M^w~−±"), (.95, "%")) for c in letters}
+_WIDTHS = {c: w for w, letters in ((.3, "'IJijl"), (.35, " ,-./:;\\f|·’‘"), (.4, "!()[]rt"), (.45, "\""), (.5, "*_`–"), (.55, "?Lcsz“”"),
+                                   (.6, "FPTYakovxy"),
+           (.65, "$0123456789EKSbdeghnpqu{}"), (.7, "ABCRVXZ"), (.75, "HNU"), (.8, "&DGOQ"), (.85, "#+<=>M^w~−±"),
+           (.95, "%")) for c in letters}
 
 def text_width(text, size:float=SMALL, bold:bool=False) -> float:
-    "How wide a line of text is at most, in points: letters as wide as those of DejaVu Sans, full ones where a script is written in squares."
+    """How wide a line of text is at most, in points: letters as wide as those of DejaVu Sans, full ones where a script is written in
+    squares."""
     wide = lambda c: 0 if unicodedata.combining(c) else 1 if c.isascii() or unicodedata.east_asian_width(c) in "WFA" else .85
     return size * (1.13 if bold else 1) * sum(_WIDTHS.get(c) or wide(c) for c in text)
 
 def wrapped(text, room:float, size:float=SMALL, bold:bool=False) -> list:
     "A text as lines that are at most `room` points wide."
     n = max(1, min(len(text), int(3.4 * room / size)))
-    while (lines := textwrap.wrap(text, n, break_on_hyphens=False)) and n > 1 and max(text_width(l, size, bold) for l in lines) > room: n -= 1
+    while (lines := textwrap.wrap(text, n, break_on_hyphens=False)) and n > 1 and max(text_width(l, size, bold) for l in lines) > room:
+        n -= 1
     return lines
 
 # %% ../nbs/06_plots.ipynb #c021
@@ -127,8 +132,10 @@ def tick_labels(ticks) -> list:
 
 # %% ../nbs/06_plots.ipynb #c025
 _ARM = ((-1, -3), (1, -3), (1, -1), (3, -1), (3, 1), (1, 1), (1, 3), (-1, 3), (-1, 1), (-3, 1), (-3, -1), (-1, -1))
-_SHAPES = {"s": ((-1, -1), (1, -1), (1, 1), (-1, 1)), "D": ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)), "^": ((0, -1), (1, 1), (-1, 1)), "v": ((-1, -1), (1, -1), (0, 1)),
-           "<": ((-1, 0), (1, -1), (1, 1)), ">": ((-1, -1), (1, 0), (-1, 1)), "P": [(x / 3, y / 3) for x, y in _ARM], "X": [((x - y) / 3.6, (x + y) / 3.6) for x, y in _ARM]}
+_SHAPES = {"s": ((-1, -1), (1, -1), (1, 1), (-1, 1)), "D": ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)), "^": ((0, -1), (1, 1), (-1, 1)),
+           "v": ((-1, -1), (1, -1), (0, 1)),
+           "<": ((-1, 0), (1, -1), (1, 1)), ">": ((-1, -1), (1, 0), (-1, 1)), "P": [(x / 3, y / 3) for x, y in _ARM],
+           "X": [((x - y) / 3.6, (x + y) / 3.6) for x, y in _ARM]}
 
 def css(colour) -> str:
     "A colour of the pictures as a variable of the page."
@@ -144,7 +151,8 @@ def shape(mark:str, size:float) -> str:
 
 def tag(name:str, /, **attributes) -> str:
     "An SVG element without content; attributes that are `None` are left out."
-    return f"<{name} " + " ".join(f'{k.replace("_", "-")}="{v:g}"' if isinstance(v, float) else f'{k.replace("_", "-")}="{v}"' for k, v in attributes.items() if v is not None) + "/>"
+    return f"<{name} " + " ".join(f'{k.replace("_", "-")}="{v:g}"' if isinstance(v, float) else f'{k.replace("_", "-")}="{v}"'
+                                  for k, v in attributes.items() if v is not None) + "/>"
 
 # %% ../nbs/06_plots.ipynb #c026
 @dataclass
@@ -162,20 +170,24 @@ class Mark:
         "As it stands in a legend, 22 points wide, `y` its middle."
         as_is, l = np.asarray, self.look
         if self.area: return Mark([([x, x + 22, x + 22, x], [y - 3.5, y - 3.5, y + 3.5, y + 3.5])], l, True).svg(as_is, as_is, prefix)
-        return Mark([([x, x + 22], [y, y])], {**l, "marker": ""}).svg(as_is, as_is) + Mark([([x + 11], [y])], {**l, "ls": "", "every": 1}).svg(as_is, as_is)
+        return Mark([([x, x + 22], [y, y])], {**l, "marker": ""}).svg(as_is, as_is) + Mark([([x + 11], [y])],
+                                                                                           {**l, "ls": "", "every": 1}).svg(as_is, as_is)
     def _area(self, parts, prefix):
         l, d = self.look, "".join(_path(x, y) + "z" for x, y in parts)
-        return tag("path", d=d, fill=css(l["color"]), fill_opacity=_less(l)) + (tag("path", d=d, fill=f"url(#{prefix}-h)") if l.get("hatch") else "")
+        return tag("path", d=d, fill=css(l["color"]), fill_opacity=_less(l)) + (tag("path", d=d, fill=f"url(#{prefix}-h)")
+                                                                                if l.get("hatch") else "")
     def _line(self, parts):
         l, out = self.look, ""
         if l["ls"]:
             dash = None if l["ls"] == "-" else " ".join(f"{d * l['lw']:.3g}" for d in l["ls"][1])
-            out = tag("path", d="".join(_path(x, y) for x, y in parts), fill="none", stroke=css(l["color"]), stroke_width=float(l["lw"]), stroke_dasharray=dash, stroke_linejoin="round", stroke_opacity=_less(l))
+            out = tag("path", d="".join(_path(x, y) for x, y in parts), fill="none", stroke=css(l["color"]), stroke_width=float(l["lw"]),
+                      stroke_dasharray=dash, stroke_linejoin="round", stroke_opacity=_less(l))
         if not l["marker"]: return out
         one = shape(l["marker"], l["ms"])
         d = "".join(f"M{a:.1f} {b:.1f}{one}" for x, y in parts for a, b in zip(x[::l["every"]], y[::l["every"]]) if a == a and b == b)
         edge = l["mec"] or l["color"]
-        return out + tag("path", d=d, fill="none" if l["marker"] == "|" else css(l["mfc"] or l["color"]), fill_opacity=_less(l), stroke=css(edge) if l["mew"] else None, stroke_width=float(l["mew"]) if l["mew"] else None)
+        return out + tag("path", d=d, fill="none" if l["marker"] == "|" else css(l["mfc"] or l["color"]), fill_opacity=_less(l),
+                         stroke=css(edge) if l["mew"] else None, stroke_width=float(l["mew"]) if l["mew"] else None)
 
 def _less(look): return None if look.get("alpha", 1) == 1 else float(look["alpha"])
 
@@ -228,7 +240,8 @@ class Axis:
     def _marked(self, most, start, end) -> tuple:
         "Places and labels of at most so many ticks."
         low, high = sorted(map(float, self.limits))
-        t = np.asarray(self.fixed[0], float) if self.fixed else log_ticks(low, high, most) if self.log else even_ticks(low, high, most, self.whole)
+        t = (np.asarray(self.fixed[0], float) if self.fixed else log_ticks(low, high, most)
+             if self.log else even_ticks(low, high, most, self.whole))
         inside = (t >= low - 1e-9 * (high - low)) & (t <= high + 1e-9 * (high - low))
         return self.at(t[inside], start, end), [l for l, ok in zip(self.fixed[1], inside) if ok] if self.fixed else tick_labels(t[inside])
 
@@ -237,21 +250,28 @@ class Drawing:
     "The methods of matplotlib axes that the pictures call, as a record."
     def __init__(self): self.marks, self.texts, self.patches, self.x, self.y = [], [], [], Axis(), Axis()
     def _keep(self, mark): self.marks.append(mark); return mark
-    def plot(self, x, y, fmt="", *, color=INK, ls=None, lw=1.5, marker=None, ms=6, mfc=None, mec=None, mew=None, markevery=1, alpha=1, zorder=2, solid_capstyle=None):
+    def plot(self, x, y, fmt="", *, color=INK, ls=None, lw=1.5, marker=None, ms=6, mfc=None, mec=None, mew=None, markevery=1, alpha=1,
+             zorder=2, solid_capstyle=None):
         "A line, or marks alone where `fmt` names one."
-        look = dict(color=color, ls=("" if fmt else "-") if ls is None else ls, lw=lw, marker=marker or fmt, ms=ms + (mew is None and mec is None), mfc=mfc, mec=mec, mew=(mec is not None) if mew is None else mew, every=markevery, alpha=alpha)
+        look = dict(color=color, ls=("" if fmt else "-") if ls is None else ls, lw=lw, marker=marker or fmt,
+                    ms=ms + (mew is None and mec is None), mfc=mfc, mec=mec, mew=(mec is not None) if mew is None else mew, every=markevery,
+                    alpha=alpha)
         return [self._keep(Mark([(np.asarray(x, float), np.asarray(y, float))], look, z=zorder))]
     def hlines(self, y, low, high, color=INK, lw=1.5):
         x = np.array([low, high, np.full(len(low), np.nan)], float).T.ravel()
         return self.plot(x, np.repeat(np.asarray(y, float), 3), color=color, lw=lw)[0]
     def axvline(self, x, **how): return self.plot([x, x], [-np.inf, np.inf], **how)[0]
     def axhline(self, y, **how): return self.plot([-np.inf, np.inf], [y, y], **how)[0]
-    def areas(self, parts, color=INK, alpha=1, lw=0, zorder=1, hatch=None): return self._keep(Mark([tuple(np.asarray(v, float) for v in p) for p in parts], dict(color=color, alpha=alpha, hatch=hatch), True, zorder))
+    def areas(self, parts, color=INK, alpha=1, lw=0, zorder=1, hatch=None):
+        return self._keep(Mark([tuple(np.asarray(v, float) for v in p) for p in parts], dict(color=color, alpha=alpha, hatch=hatch),
+                               True, zorder))
     def fill(self, x, y, **how): return self.areas([(x, y)], **how)
-    def fill_between(self, x, low, high, **how): return self.areas([(np.r_[x, x[::-1]], np.r_[np.broadcast_to(low, len(x)), np.broadcast_to(high, len(x))[::-1]])], **how)
+    def fill_between(self, x, low, high, **how):
+        return self.areas([(np.r_[x, x[::-1]], np.r_[np.broadcast_to(low, len(x)), np.broadcast_to(high, len(x))[::-1]])], **how)
     def axvspan(self, a, b, **how): return self.areas([([a, b, b, a], [-np.inf, -np.inf, np.inf, np.inf])], **how)
     def stairs(self, values, edges, baseline, fill=True, **how):
-        self.patches.append(self.fill(np.r_[edges[0], np.repeat(edges, 2)[1:-1], edges[-1]], np.r_[baseline, np.repeat(values, 2), baseline], **how))
+        self.patches.append(self.fill(np.r_[edges[0], np.repeat(edges, 2)[1:-1], edges[-1]],
+                                      np.r_[baseline, np.repeat(values, 2), baseline], **how))
     def barh(self, y, width, left=0, height=.8, edgecolor=None, **how):
         self.x.from_zero, h = True, height / 2
         bars = np.broadcast_arrays(np.asarray(y, float), width, left)
@@ -273,7 +293,8 @@ class Sheet(Drawing):
     def __init__(self, width, height):
         super().__init__()
         self.size, self.rows, self.entries, self.columns, self.title, self.grid = (72 * min(width, 4.7), 72 * height), None, [], 1, "", "x"
-    def dress(self, title, xlabel, ylabel, grid): self.title, self.x.label, self.y.label, self.grid = title, xlabel, ylabel, grid; return self
+    def dress(self, title, xlabel, ylabel, grid):
+        self.title, self.x.label, self.y.label, self.grid = title, xlabel, ylabel, grid; return self
     @cached_property
     def room(self):
         "Where everything goes, in points: settled once, when all is drawn."
@@ -286,7 +307,9 @@ class Sheet(Drawing):
         "The picture as an `<svg>` element."
         r, k = self.room, html.escape
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {r.width:.1f} {r.height:.1f}" role="img" aria-labelledby="{prefix}-t {prefix}-d" class="picture" font-family="DejaVu Sans, sans-serif">'
-        return "".join([head, f'<title id="{prefix}-t">{k(clean(title))}</title><desc id="{prefix}-d">{k(clean(description))}</desc>', *_defs(self, prefix), *_frame(self), *_painted(self, prefix), *_written(self, prefix), "</svg>"])
+        return "".join([head, f'<title id="{prefix}-t">{k(clean(title))}</title><desc '
+                              f'id="{prefix}-d">{k(clean(description))}</desc>', *_defs(self, prefix), *_frame(self),
+                              *_painted(self, prefix), *_written(self, prefix), "</svg>"])
     def _repr_html_(self): return self.svg().replace("<svg ", f'<svg width="{self.room.width:.0f}" ')
 
 @dataclass
@@ -351,15 +374,18 @@ def _legend_room(entries, columns, start, width, y) -> tuple:
 def _defs(s, prefix):
     "The plot's own rectangle, which nothing leaves, and the hatching of bars."
     r = s.room
-    yield f'<defs><clipPath id="{prefix}-c">' + tag("rect", x=f"{r.left - 3:.1f}", y=f"{r.top - 3:.1f}", width=f"{r.right - r.left + 6:.1f}", height=f"{r.bottom - r.top + 6:.1f}") + "</clipPath>"
+    yield f'<defs><clipPath id="{prefix}-c">' + tag("rect", x=f"{r.left - 3:.1f}", y=f"{r.top - 3:.1f}",
+                                                    width=f"{r.right - r.left + 6:.1f}", height=f"{r.bottom - r.top + 6:.1f}") + "</clipPath>"
     if any(m.look.get("hatch") for m in s.marks):
-        yield f'<pattern id="{prefix}-h" width="9" height="9" patternUnits="userSpaceOnUse">' + tag("path", d="M-1 10L10-1M-1 1L1-1M8 10L10 8", stroke=css(PAPER), stroke_width=1.0) + "</pattern>"
+        yield (f'<pattern id="{prefix}-h" width="9" height="9" patternUnits="userSpaceOnUse">'
+               + tag("path", d="M-1 10L10-1M-1 1L1-1M8 10L10 8", stroke=css(PAPER), stroke_width=1.0) + "</pattern>")
     yield "</defs>"
 
 def _frame(s):
     "Rules, the lines of the axes and their ticks."
     r = s.room
-    rules = "".join(f"M{p:.1f} {r.top:.1f}V{r.bottom:.1f}" for p, _ in r.x_ticks if s.grid != "y") + "".join(f"M{r.left:.1f} {p:.1f}H{r.right:.1f}" for p, _ in r.y_ticks if s.grid != "x")
+    rules = ("".join(f"M{p:.1f} {r.top:.1f}V{r.bottom:.1f}" for p, _ in r.x_ticks if s.grid != "y")
+             + "".join(f"M{r.left:.1f} {p:.1f}H{r.right:.1f}" for p, _ in r.y_ticks if s.grid != "x"))
     if rules: yield tag("path", d=rules, stroke=css(RULE), stroke_width=.6, fill="none")
     edges = f"M{r.left:.1f} {r.bottom:.1f}H{r.right:.1f}" + "".join(f"M{p:.1f} {r.bottom:.1f}v3.5" for p, _ in r.x_ticks)
     if s.rows is None: edges += f"M{r.left:.1f} {r.bottom:.1f}V{r.top:.1f}" + "".join(f"M{r.left:.1f} {p:.1f}h-3.5" for p, _ in r.y_ticks)
@@ -368,7 +394,8 @@ def _frame(s):
 def _painted(s, prefix):
     "The marks, those with a small `z` first."
     yield f'<g clip-path="url(#{prefix}-c)">'
-    for m in sorted(s.marks, key=lambda m: m.z): yield m.svg(lambda x: s.x.at(x, s.room.left, s.room.right), lambda y: s.y.at(y, s.room.bottom, s.room.top), prefix)
+    for m in sorted(s.marks, key=lambda m: m.z): yield m.svg(lambda x: s.x.at(x, s.room.left, s.room.right),
+                                                             lambda y: s.y.at(y, s.room.bottom, s.room.top), prefix)
     yield "</g>"
 
 def _written(s, prefix):
@@ -385,7 +412,8 @@ def _written(s, prefix):
         for i, t in enumerate(r.under): yield _text(edge, r.bottom + 27 + LINE * i, t, "end")
         for y, lines, right, bold in s.rows.items:
             at = float(s.place(0, y)[1]) + middle
-            for i, t in enumerate([lines] if bold else lines): yield _text(r.left - 6, at + LINE * (i - (len(lines) - 1) / 2 * (not bold)), t, "end", bold=bold)
+            for i, t in enumerate([lines] if bold else lines):
+                yield _text(r.left - 6, at + LINE * (i - (len(lines) - 1) / 2 * (not bold)), t, "end", bold=bold)
             if right: yield _text(r.right + 6, at, right, colour=MUTED)
     for i, t in enumerate(r.beside): yield _text(EDGE + SMALL * .8 + LINE * i, (r.top + r.bottom) / 2, t, "middle", turned=True)
     for t, xy, (dx, dy), ha in s.texts:
@@ -397,7 +425,8 @@ def _written(s, prefix):
     yield "</g>"
 
 def _text(x, y, text, anchor=None, size=None, bold=False, colour=None, turned=False) -> str:
-    attributes = dict(x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size and float(size), font_weight="bold" if bold else None, fill=colour and css(colour), transform=f"rotate(-90 {x:.1f} {y:.1f})" if turned else None)
+    attributes = dict(x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size and float(size), font_weight="bold" if bold else None,
+                      fill=colour and css(colour), transform=f"rotate(-90 {x:.1f} {y:.1f})" if turned else None)
     return tag("text", **attributes)[:-2] + f">{html.escape(_UNPRINTABLE.sub(chr(0xfffd), str(text)), quote=False)}</text>"
 
 # %% ../nbs/06_plots.ipynb #c046
@@ -425,10 +454,12 @@ def _at_edge(ax, text, rows:bool):
     "Over rows a title begins at the edge of the figure, where their labels do, and not over the numbers."
     if not rows or len(ax.figure.axes) > 1: return
     from matplotlib.transforms import ScaledTranslation, blended_transform_factory
-    text.set_transform(blended_transform_factory(ax.figure.transFigure, ax.transAxes) + ScaledTranslation(.06, 6 / 72, ax.figure.dpi_scale_trans))
+    text.set_transform(blended_transform_factory(ax.figure.transFigure, ax.transAxes)
+                       + ScaledTranslation(.06, 6 / 72, ax.figure.dpi_scale_trans))
 
 def _legend(ax, entries, ncols:int=1, below:float=40):
-    "A legend under the axes, `below` points down, from `(handle, text)` pairs; under rows it begins at the edge of the figure. The texts are data."
+    """A legend under the axes, `below` points down, from `(handle, text)` pairs; under rows it begins at the edge of the figure. The
+    texts are data."""
     if not entries: return
     if isinstance(ax, Sheet): ax.entries, ax.columns = entries, ncols; return
     from matplotlib.transforms import ScaledTranslation, blended_transform_factory
@@ -458,7 +489,8 @@ class Rows:
         base = dict(annotation_clip=False, va="center_baseline", parse_math=False, textcoords="offset points", fontsize="small", color=INK)
         for y, lines, right, bold in self.items:
             if bold: ax.annotate(lines, (0, y), (-6, 0), xycoords=ax.get_yaxis_transform(), ha="right", fontweight="bold", **base); continue
-            for i, line in enumerate(lines): ax.annotate(line, (0, y), (-6, 11 * ((len(lines) - 1) / 2 - i)), xycoords=ax.get_yaxis_transform(), ha="right", **base)
+            for i, line in enumerate(lines):
+                ax.annotate(line, (0, y), (-6, 11 * ((len(lines) - 1) / 2 - i)), xycoords=ax.get_yaxis_transform(), ha="right", **base)
             if right: ax.annotate(right, (1, y), (6, 0), xycoords=ax.get_yaxis_transform(), ha="left", **{**base, "color": MUTED})
         ax.set_yticks([])
 
@@ -472,20 +504,26 @@ def column_of(report, metric:str|None=None) -> tuple:
     "`(metric's name, column of by_group, title, better)`; the default is what the report is about: AUC, or Dice."
     if report.task == "seg":
         name = MASK_METRICS.resolve(metric or next((c[5:] for c in report.by_group if c.startswith("mean_")), "dice"))
-        column, title, better = f"mean_{name}", f"mean {MASK_METRICS[name].title}", "higher" if MASK_METRICS[name].best == 1 else "0" if name == "rvd" else "lower"
+        column, title, better = (f"mean_{name}", f"mean {MASK_METRICS[name].title}", "higher" if MASK_METRICS[name].best == 1 else "0"
+                                 if name == "rvd" else "lower")
     else:
         m, at = metric_parts(metric or "auc"), report.metadata.get("threshold", {}).get("name")
         name, better, column = m.name, m.better, f"{m.name}@{at}" if m.at_threshold and f"{m.name}@{at}" in report.by_group else m.name
         title = NAMES.get(name, name) + (f" at threshold {at}" if column != name else "")
-    if column not in report.by_group: raise unknown_name("metric in this report called", name, [c for c in report.by_group if c != "skipped"])
+    if column not in report.by_group:
+        raise unknown_name("metric in this report called", name, [c for c in report.by_group if c != "skipped"])
     return name, column, title, better
 
-NAMES = {"auc": "AUC", "acc": "accuracy", "bce": "cross-entropy", "ece": "calibration error (ECE)", "tpr": "sensitivity", "tnr": "specificity",
-         "ap": "average precision", "brier": "Brier score", "ppv": "positive predictive value", "npv": "negative predictive value", "f1": "F1",
-         "fpr": "false positive rate", "fnr": "false negative rate", "selection_rate": "share called positive", "ece01": "calibration error on [0, 1]",
+NAMES = {"auc": "AUC", "acc": "accuracy", "bce": "cross-entropy", "ece": "calibration error (ECE)", "tpr": "sensitivity",
+         "tnr": "specificity",
+         "ap": "average precision", "brier": "Brier score", "ppv": "positive predictive value", "npv": "negative predictive value",
+         "f1": "F1",
+         "fpr": "false positive rate", "fnr": "false negative rate", "selection_rate": "share called positive",
+         "ece01": "calibration error on [0, 1]",
          "ce_debiased": "calibration error (de-biased)", "cal_slope": "calibration slope", "cal_intercept": "calibration intercept",
          "tpr_at_tnr80": "sensitivity at 80 % specificity", "tpr_at_tnr90": "sensitivity at 90 % specificity",
-         "tnr_at_tpr80": "specificity at 80 % sensitivity", "tnr_at_tpr90": "specificity at 90 % sensitivity", "underdiagnosis_no_finding": "underdiagnosis"}
+         "tnr_at_tpr80": "specificity at 80 % sensitivity", "tnr_at_tpr90": "specificity at 90 % sensitivity",
+         "underdiagnosis_no_finding": "underdiagnosis"}
 
 #| export
 def words(column:str) -> str:
@@ -498,17 +536,20 @@ def words(column:str) -> str:
 
 def _plainly(name): return MASK_METRICS[name].title if name in MASK_METRICS and name not in NAMES else NAMES.get(name, name)
 
-PREFIXES = {"overall-": "overall {}", "worst-": "worst group's {}", "mean_": "mean {}", "min_": "lowest {}", "max_": "highest {}", "delta_": "{} gap",
+PREFIXES = {"overall-": "overall {}", "worst-": "worst group's {}", "mean_": "mean {}", "min_": "lowest {}", "max_": "highest {}",
+            "delta_": "{} gap",
             "std_": "std of {}", "median_": "median {}", "q25_": "{}, 25 %", "q75_": "{}, 75 %"}
 WORDS = {"n": "samples", "n_groups": "groups compared", "n_left_out": "groups left out", "eod": "equalized odds score (1 is fair)",
          "eo": "sensitivity gap (equal opportunity)", "std": "std over samples", "median": "median", "q25": "25 %", "q75": "75 %",
-         "es_dice": "equity-scaled Dice", "skewness_dice": "ratio of errors (1 is fair)", "std_dice": "std of group means", "skipped": "why left out",
+         "es_dice": "equity-scaled Dice", "skewness_dice": "ratio of errors (1 is fair)", "std_dice": "std of group means",
+         "skipped": "why left out",
          "missing": "without a value", "min_dice": "worst group's Dice", "max_dice": "best group's Dice"}
 
 # %% ../nbs/06_plots.ipynb #c061
 def pick(report, frame, target=None, attribute=None):
     "The rows of one target and one attribute (or of every attribute), without the level `target`."
-    if (target is not None) and not report.targets: raise InputError(f"this report has one question, so there is no target {target!r} to choose")
+    if (target is not None) and not report.targets:
+        raise InputError(f"this report has one question, so there is no target {target!r} to choose")
     if report.targets:
         if target is None: target = report.targets[0]
         if str(target) not in report.targets: raise unknown_name("target called", target, report.targets)
@@ -516,7 +557,8 @@ def pick(report, frame, target=None, attribute=None):
         elif "target" in frame: frame = frame[frame["target"].astype(str) == str(target)]
     if attribute is None: return frame
     if attribute not in report.attributes: raise unknown_name("attribute called", attribute, report.attributes)
-    return frame[frame.index.get_level_values("attribute") == attribute] if "attribute" in frame.index.names else frame[frame["attribute"] == attribute]
+    return (frame[frame.index.get_level_values("attribute") == attribute] if "attribute" in frame.index.names
+            else frame[frame["attribute"] == attribute])
 
 def _of_metric(report, kind, name, target, attribute):
     "The rows of `report.intervals`, `.pairwise`, … that belong to a metric; `None` without such a frame."
@@ -529,10 +571,12 @@ def _of_metric(report, kind, name, target, attribute):
 
 # %% ../nbs/06_plots.ipynb #c063
 def group_numbers(report, metric=None, *, target=None, attribute=None) -> pd.DataFrame:
-    "A row per group: `attribute`, `group`, `n`, `value`, `low`, `high` (NaN without an interval), `estimate` (the interval's subject where it isn't the value), `skipped`."
+    """A row per group: `attribute`, `group`, `n`, `value`, `low`, `high` (NaN without an interval), `estimate` (the interval's subject
+    where it isn't the value), `skipped`."""
     name, column, *_ = column_of(report, metric)
     g = pick(report, report.by_group, target, attribute)
-    out = pd.DataFrame({"attribute": g.index.get_level_values("attribute"), "group": g.index.get_level_values("group"), "n": g["n"].to_numpy(),
+    out = pd.DataFrame({"attribute": g.index.get_level_values("attribute"), "group": g.index.get_level_values("group"),
+                        "n": g["n"].to_numpy(),
                         "value": g[column].to_numpy(float), "low": np.nan, "high": np.nan, "estimate": np.nan})
     out["skipped"] = g["skipped"].to_numpy() if "skipped" in g else None
     known = _of_metric(report, "intervals", name, target, attribute)
@@ -558,7 +602,9 @@ def _span(ax, values, ticks:int=6):
     ax.set_xlim(lo - pad, hi + pad)
     ax.locator_params(axis="x", nbins=ticks)
 
-def _bars(report, moved): return f"bars: {f'{c:.0%} ' if (c := confidence_of(report)) else ''}intervals" + (", of the value with noise taken off (stroke)" if moved else "")
+def _bars(report, moved):
+    return f"bars: {f'{c:.0%} ' if (c := confidence_of(report)) else ''}intervals" + (", of the value with noise taken off (stroke)"
+                                                                                      if moved else "")
 
 def _titled(title, report, target): return title + (f", {target or report.targets[0]}" if report.targets else "")
 
@@ -588,7 +634,8 @@ def forest(
     ax.plot(t["value"], at, ink.mark, color=ink.colour, ms=6)
     if (moved := t["estimate"].notna().any()): ax.plot(t["estimate"], at, "|", color=ink.colour, ms=11, mew=2)
     if np.isfinite(whole): ax.axvline(whole, color=MUTED, lw=1, ls=(0, (4, 3)))
-    said = [DIRECTION.get(better, f"{better} is best"), f"dashed: everybody, {_show(whole)}" * bool(np.isfinite(whole)), _bars(report, moved) if ci else "no intervals"]
+    said = [DIRECTION.get(better, f"{better} is best"), f"dashed: everybody, {_show(whole)}" * bool(np.isfinite(whole)),
+            _bars(report, moved) if ci else "no intervals"]
     _dress(ax, _titled(title, report, target), " · ".join(filter(None, said)))
     _span(ax, [*t["value"], *t["low"], *t["high"], whole]); rows.draw(ax)
     return ax
@@ -598,24 +645,28 @@ def _raw_pairs(g) -> list:
     "Pairs of one attribute's groups and their differences without intervals."
     g = g[np.isfinite(g["value"])].reset_index(drop=True)
     first = int(g["n"].astype(float).idxmax()) if len(g) else 0
-    pairs = [(i, j) for i in range(len(g)) for j in range(i + 1, len(g))] if len(g) <= 4 else [(i, first) for i in range(len(g)) if i != first]
+    pairs = ([(i, j) for i in range(len(g)) for j in range(i + 1, len(g))] if len(g) <= 4
+             else [(i, first) for i in range(len(g)) if i != first])
     return [(g.attribute[i], g.group[i], g.group[j], g.value[i] - g.value[j], np.nan, np.nan, None) for i, j in pairs]
 
 def _told_pairs(p, k:int) -> list:
     "Rows of `report.pairwise` to draw for an attribute of `k` groups."
     rest = p["group_b"].astype(str) == REST
     p = p[~rest] if k <= 4 or not rest.any() else p[rest]
-    return list(zip(p["attribute"], p["group_a"], p["group_b"], p["difference"], p["low"], p["high"], p["verdict"] if "verdict" in p else [None] * len(p)))
+    return list(zip(p["attribute"], p["group_a"], p["group_b"], p["difference"], p["low"], p["high"],
+                    p["verdict"] if "verdict" in p else [None] * len(p)))
 
 def pair_numbers(report, metric=None, *, target=None, attribute=None) -> pd.DataFrame:
-    "The signed differences that are drawn: `attribute`, `group_a`, `group_b`, `difference` (first − second), `low`, `high`, `verdict`, `n_a`, `n_b`."
+    """The signed differences that are drawn: `attribute`, `group_a`, `group_b`, `difference` (first − second), `low`, `high`, `verdict`,
+    `n_a`, `n_b`."""
     name, *_ = column_of(report, metric)
     told, out = _of_metric(report, "pairwise", name, target, attribute), []
     for a, g in group_numbers(report, metric, target=target, attribute=attribute).groupby("attribute", sort=False):
         mine = None if told is None else told[told["attribute"] == a]
         n = dict(zip(g["group"].astype(str), g["n"].astype(float)))
         rows = _raw_pairs(g) if mine is None or not len(mine) else _told_pairs(mine, len(g))
-        out += [(*r, n.get(str(r[1]), np.nan), sum(n.values()) - n.get(str(r[1]), np.nan) if r[2] == REST else n.get(str(r[2]), np.nan)) for r in rows]
+        out += [(*r, n.get(str(r[1]), np.nan), sum(n.values()) - n.get(str(r[1]), np.nan) if r[2] == REST else n.get(str(r[2]), np.nan))
+                for r in rows]
     return pd.DataFrame(out, columns=["attribute", "group_a", "group_b", "difference", "low", "high", "verdict", "n_a", "n_b"])
 
 # %% ../nbs/06_plots.ipynb #c075
@@ -659,12 +710,15 @@ def differences(
     if tolerance: ax.axvspan(-tolerance, tolerance, color=BAND, lw=0, zorder=0)
     ax.axvline(0, color=INK, lw=1)
     ax.hlines(at, t["low"].fillna(t["difference"]), t["high"].fillna(t["difference"]), color=MUTED, lw=2)
-    for y, x, k in zip(at, t["difference"], kinds): ax.plot([x], [y], VERDICTS[k][0], ms=6, mfc=VERDICTS[k][1], mec=MUTED if k == "unclear" else VERDICTS[k][1], mew=1.4)
+    for y, x, k in zip(at, t["difference"], kinds):
+        ax.plot([x], [y], VERDICTS[k][0], ms=6, mfc=VERDICTS[k][1], mec=MUTED if k == "unclear" else VERDICTS[k][1], mew=1.4)
     side = {"higher": " · right of 0: the first does better", "lower": " · left of 0: the first does better"}.get(better, "")
     _dress(ax, _titled(f"Difference in {title}", report, target), "first − second" + side)
     _span(ax, [*t["difference"], *t["low"], *t["high"], 0, *([-tolerance, tolerance] if tolerance else [])], 4); rows.draw(ax)
-    entries = _verdict_entries(ax, kinds) if known else [(ax.plot([], [], "o", mfc=PAPER, mec=MUTED, mew=1.4)[0], "without an interval: may be noise")]
-    _legend(ax, entries + ([(ax.fill_between([], [], [], color=BAND), f"tolerance ±{tolerance:g}")] if tolerance else []), ncols=4 if len(entries) < 3 else 2)
+    entries = (_verdict_entries(ax, kinds) if known
+               else [(ax.plot([], [], "o", mfc=PAPER, mec=MUTED, mew=1.4)[0], "without an interval: may be noise")])
+    _legend(ax, entries + ([(ax.fill_between([], [], [], color=BAND), f"tolerance ±{tolerance:g}")] if tolerance else []),
+            ncols=4 if len(entries) < 3 else 2)
     return ax
 
 def tolerance_of(report, name):
@@ -706,7 +760,8 @@ def _share(hit, w, clusters, z) -> tuple:
     "`(p, low, high)` of a weighted share; independent units are the clusters where there are any."
     total = w.sum()
     if not total > 0: return np.nan, np.nan, np.nan
-    p, n = (w * hit).sum() / total, total ** 2 / (w * w).sum()                # sums and not products of vectors, which BLAS spreads over threads
+    # sums and not products of vectors, which BLAS spreads over threads
+    p, n = (w * hit).sum() / total, total ** 2 / (w * w).sum()
     if clusters is not None:
         off = np.bincount(clusters, weights=w * (hit - p)); units = np.count_nonzero(np.bincount(clusters, weights=w))
         spread = (off * off).sum() / total ** 2 * units / max(units - 1, 1)
@@ -731,13 +786,15 @@ def units(clusters, q):
     "Patients as numbers, for the samples of a question."
     if clusters is None: return None
     codes, n = factorize(as_array(clusters, "clusters"))[0], len(q.y) + q.n_dropped
-    if len(codes) < n or (codes < 0).any(): raise InputError(f"clusters: {plural(int((codes >= 0).sum()), 'value')} for {plural(n, 'sample')}; give one patient per sample")
+    if len(codes) < n or (codes < 0).any():
+        raise InputError(f"clusters: {plural(int((codes >= 0).sum()), 'value')} for {plural(n, 'sample')}; give one patient per sample")
     return q.take(codes)
 
 # %% ../nbs/06_plots.ipynb #c098
 def asked(y_true, y_score, sensitive_features, clusters=None, **options) -> Asked:
     "Labels, scores and one attribute as people have them; the options are those of `auc_gap`."
-    named = align(Notes(), y_true=y_true, y_score=y_score, sensitive_features=sensitive_features, **({} if clusters is None else {"clusters": clusters}))
+    named = align(Notes(), y_true=y_true, y_score=y_score, sensitive_features=sensitive_features,
+                  **({} if clusters is None else {"clusters": clusters}))
     c = compare_groups(named["y_true"], named["y_score"], sensitive_features=named["sensitive_features"], **options)
     return Asked(c, units(named.get("clusters"), c.q))
 
@@ -842,7 +899,8 @@ def pr_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, 
 
 def draw_pr(a:Asked, ax=None, ci=.95, band=True):
     "`pr_by_group` of a comparison at hand."
-    titles = dict(title="Precision and recall by ", x="recall (sensitivity)", y="precision (positive predictive value)", value="AP", rises=False)
+    titles = dict(title="Precision and recall by ", x="recall (sensitivity)", y="precision (positive predictive value)", value="AP",
+                  rises=False)
     ax = _curves(a, ax, pr_points, "ap", titles, band, ci)
     ax.set(xlim=(-.01, 1.01), ylim=(-.01, 1.03)); return ax
 
@@ -857,7 +915,8 @@ def calibration_points(y, p, w, clusters, z, bins=10):
     return x, np.array([_share(y[b], w[b], None if clusters is None else clusters[b], z) for b in part])
 
 def calibration_by_group(y_true, y_score, sensitive_features, *, ax=None, ci:float=0.95, band:bool=True, clusters=None, **options):
-    "Share of positives against the mean score, in equal-mass bins of every group, with bands; arguments as in `roc_by_group`. Needs probabilities. Returns the axes."
+    """Share of positives against the mean score, in equal-mass bins of every group, with bands; arguments as in `roc_by_group`. Needs
+    probabilities. Returns the axes."""
     return draw_calibration(asked(y_true, y_score, sensitive_features, clusters, **options), ax, ci, band)
 
 def draw_calibration(a:Asked, ax=None, ci=.95, band=True):
@@ -879,7 +938,8 @@ def _crowded(p): return np.median(p) < .08 or np.median(p) > .92
 def _odds(p): p = np.clip(p, 1e-4, 1 - 1e-4); return np.log(p / (1 - p))
 
 def score_histograms(y_true, y_score, sensitive_features, *, ax=None, bins_drawn:int=36, threshold=None, **options):
-    "Histograms of the scores of every group, positives up and negatives down; `threshold` draws a line. Further options as in `auc_gap`. Returns the axes."
+    """Histograms of the scores of every group, positives up and negatives down; `threshold` draws a line. Further options as in
+    `auc_gap`. Returns the axes."""
     return draw_histograms(asked(y_true, y_score, sensitive_features, **options), ax, bins_drawn, threshold)
 
 # %% ../nbs/06_plots.ipynb #c129
@@ -889,12 +949,14 @@ def draw_histograms(a:Asked, ax=None, bins_drawn=36, threshold=None):
     scale = (lambda v: v) if rank or not _crowded(a.c.q.prob) else _odds
     value = (lambda s: s) if rank or a.c.q.kind == "probability" else sigmoid
     whole = scale(a.c.q.rank if rank else a.c.q.prob)
-    edges = np.linspace(*np.quantile(whole, [.001, .999]), bins_drawn + 1) if np.ptp(whole) else np.linspace(whole[0] - .5, whole[0] + .5, bins_drawn + 1)
+    edges = (np.linspace(*np.quantile(whole, [.001, .999]), bins_drawn + 1) if np.ptp(whole)
+             else np.linspace(whole[0] - .5, whole[0] + .5, bins_drawn + 1))
     share = lambda x, w: np.histogram(np.clip(x, edges[0], edges[-1]), edges, weights=w)[0] / max(w.sum(), 1e-300)
     rows, drawn = Rows(), []
     for lines, (i, y, s, w, _) in zip(short_names(a.c.names), a):
         x = scale(value(s))
-        drawn.append((rows.add([*lines, f"(n = {len(y):,}, {int(y.sum()):,} positive)"], size=2.6), share(x[y > 0], w[y > 0]), share(x[y == 0], w[y == 0])))
+        drawn.append((rows.add([*lines, f"(n = {len(y):,}, {int(y.sum()):,} positive)"], size=2.6), share(x[y > 0], w[y > 0]),
+                      share(x[y == 0], w[y == 0])))
     ax = _axes(ax, rows.height + .35)
     for at, up, down in drawn:
         tallest = max(up.max(), down.max(), 1e-300)
@@ -928,7 +990,8 @@ def dice_by_group(
     v, g = dice_of(dice, label), _one_attribute(sensitive_features, bins, unknown, len(as_array(dice)))
     parts = [v[(g.codes == i) & np.isfinite(v)] for i in range(len(g.names))]
     rows, lot = Rows(), np.random.default_rng(0)
-    at = [rows.add(_with_n(lines, len(x)), f"mean {_show(x.mean()) if len(x) else '–'}", size=2.1) for lines, x in zip(short_names(g.names), parts)]
+    at = [rows.add(_with_n(lines, len(x)), f"mean {_show(x.mean()) if len(x) else '–'}", size=2.1)
+          for lines, x in zip(short_names(g.names), parts)]
     ax, grid = _axes(ax, rows.height), np.linspace(*_ends(parts), 160)
     for i, (y, x) in enumerate(zip(at, parts)):
         if not len(x): continue
@@ -952,14 +1015,17 @@ def dice_of(dice, label="Dice"):
 
 def _one_attribute(sensitive_features, bins, unknown, n):
     parts = groupings(sensitive_features, n, bins=bins, unknown=unknown, notes=Notes())
-    if len(parts) > 1: raise InputError(f"this picture compares the groups of one attribute, but there are {len(parts)} ({some([g.name for g in parts])}); pass one column")
+    if len(parts) > 1:
+        raise InputError(f"this picture compares the groups of one attribute, but there are {len(parts)} "
+                         f"({some([g.name for g in parts])}); pass one column")
     return parts[0]
 
 # %% ../nbs/06_plots.ipynb #c137
 def _trend(x, v, most=8):
     "Mean of v in equal-mass bins of x, at least 12 samples each: `(x, mean, standard error)`."
     parts = np.array_split(np.argsort(x, kind="stable"), int(max(1, min(most, len(x) // 12))))
-    return np.array([(np.exp(np.log(x[p]).mean()), v[p].mean(), v[p].std(ddof=1) / len(p) ** .5 if len(p) > 1 else np.nan) for p in parts if len(p)])
+    return np.array([(np.exp(np.log(x[p]).mean()), v[p].mean(), v[p].std(ddof=1) / len(p) ** .5 if len(p) > 1 else np.nan)
+                     for p in parts if len(p)])
 
 def _plain_log(axis, x):
     "Ticks of a log axis as plain numbers: at 1, 2, 5, 10, …, or evenly where the axis is shorter than that."
@@ -969,7 +1035,8 @@ def _plain_log(axis, x):
     axis.set_minor_locator(ticker.NullLocator()); axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}")
 
 def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels", bins=None, unknown=("unknown",), ax=None):
-    "A per-sample score against the size of the true object (positive numbers), with the mean over bins of size in every group. Returns the axes."
+    """A per-sample score against the size of the true object (positive numbers), with the mean over bins of size in every group. Returns
+    the axes."""
     v, x = dice_of(dice, label), as_array(size, "size").astype(float)
     if v.shape != x.shape: raise InputError(f"{label} has {plural(len(v), 'value')} and size {len(x):,}; give one size per sample")
     g, ok = _one_attribute(sensitive_features, bins, unknown, len(v)), np.isfinite(v) & np.isfinite(x) & (x > 0)
@@ -987,7 +1054,8 @@ def dice_by_size(dice, size, sensitive_features, *, label="Dice", unit="voxels",
     if len(g.names) > len(few): entries.append((ax.plot([], [], alpha=0)[0], plural(len(g.names) - len(few), "other group") + " not drawn"))
     ax.set_xscale("log")
     if not isinstance(ax, Sheet): _plain_log(ax.xaxis, x[ok])
-    _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", "size of the true object" + (f" ({clean(unit)})" if unit else "") + ", log scale", clean(label), grid="y")
+    _dress(ax, f"{clean(label)} against object size, by {clean(g.name)}", "size of the true object" + (f" ({clean(unit)})" if unit else "")
+           + ", log scale", clean(label), grid="y")
     _legend(ax, [*entries, (ax.fill_between([], [], [], color=MUTED, alpha=.2), "mean ± 1.96 standard errors in bins of size")])
     return ax
 
@@ -1005,10 +1073,12 @@ def trade_off_table(reports, utility=None, fairness=None, attribute=None):
     rows = []
     for name, r in reports.items():
         for column in (utility, fairness):
-            if column not in r.summary: raise unknown_name(f"column of the summary{f' of {name!r}' if name else ''} called", column, r.summary.columns)
+            if column not in r.summary:
+                raise unknown_name(f"column of the summary{f' of {name!r}' if name else ''} called", column, r.summary.columns)
         for key, x, y in zip(r.summary.index, r.summary[utility].astype(float), r.summary[fairness].astype(float)):
             *target, a = key if isinstance(key, tuple) else (key,)
-            if attribute in (None, a) and np.isfinite(x) and np.isfinite(y): rows.append((" ".join(filter(None, [str(name), *map(str, target)])), a, x, y))
+            if attribute in (None, a) and np.isfinite(x) and np.isfinite(y):
+                rows.append((" ".join(filter(None, [str(name), *map(str, target)])), a, x, y))
     if not rows: raise InputError("no report has a finite value of both" + (f" for the attribute {attribute!r}" if attribute else ""))
     return pd.DataFrame(rows, columns=["name", "attribute", "x", "y"]), utility, fairness
 
@@ -1019,7 +1089,8 @@ def pareto(x, y, x_rises=True, y_rises=True):
     return [i for i in np.argsort(x, kind="stable") if not ((a >= a[i]) & (b >= b[i]) & ((a > a[i]) | (b > b[i]))).any()]
 
 # %% ../nbs/06_plots.ipynb #c146
-def _along(line): return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
+def _along(line):
+    return np.concatenate([a + (b - a) * np.linspace(0, 1, 40)[:, None] for a, b in zip(line, line[1:])]) if len(line) > 1 else line
 
 def _worth_a_name(t, lines, many:int=20) -> list:
     "All of few points; of many those on a front and the two farthest from fair of every attribute."
@@ -1043,11 +1114,13 @@ def _place_names(ax, t, lines=()):
         text = " ".join(short(name, 22, 1)) if name else ""
         if not text: continue
         w, h = 5.2 * len(text) * unit, 9 * unit
-        for dx, dy, ha in ((7, 0, "left"), (-7, 0, "right"), (0, 9, "center"), (0, -9, "center"), (6, 8, "left"), (-6, 8, "right"), (6, -8, "left"), (-6, -8, "right")):
+        for dx, dy, ha in ((7, 0, "left"), (-7, 0, "right"), (0, 9, "center"), (0, -9, "center"), (6, 8, "left"), (-6, 8, "right"),
+                           (6, -8, "left"), (-6, -8, "right")):
             x0 = px + dx * unit - {"left": 0, "right": w, "center": w / 2}[ha]; y0 = py + dy * unit - h / 2
             inside = box[0] <= x0 and x0 + w <= box[2] + (0 if isinstance(ax, Sheet) else 40) * unit and box[1] <= y0 and y0 + h <= box[3]
             hits = any(x0 < bx + bw and bx < x0 + w and y0 < by + bh and by < y0 + h for bx, by, bw, bh in taken)
-            over = ((points[:, 0] > x0 - 4 * unit) & (points[:, 0] < x0 + w + 4 * unit) & (points[:, 1] > y0 - 3 * unit) & (points[:, 1] < y0 + h + 3 * unit)).any()
+            over = ((points[:, 0] > x0 - 4 * unit) & (points[:, 0] < x0 + w + 4 * unit) & (points[:, 1] > y0 - 3 * unit)
+                    & (points[:, 1] < y0 + h + 3 * unit)).any()
             if inside and not hits and not over: break
         else: continue
         taken.append((x0, y0, w, h))
@@ -1061,7 +1134,8 @@ def trade_off(
     fairness=None,    # column of `summary` upwards; default: auc-gap, or delta_dice
     attribute=None, ax=None,
 ):
-    "Utility against fairness: a point per model (per question, for one report) and attribute, and the front that no point beats. Returns the axes."
+    """Utility against fairness: a point per model (per question, for one report) and attribute, and the front that no point beats.
+    Returns the axes."""
     t, utility, fairness = trade_off_table(reports, utility, fairness, attribute)
     ax, entries, fronts = _axes(ax, 4.4), [], []
     for j, (a, part) in enumerate(t.groupby("attribute", sort=False)):
@@ -1083,7 +1157,8 @@ def gaps(report, metric=None, *, attribute=None, ax=None):
     "The gap of a metric in every question of a report, a mark per attribute. Returns the axes."
     name, column, title, better = column_of(report, metric)
     key = f"delta_{name}" if report.task == "seg" else f"{name}-gap"
-    if key not in report.summary: raise unknown_name("gap in this report called", key, [c for c in report.summary if c.endswith("-gap") or c.startswith("delta_")])
+    if key not in report.summary:
+        raise unknown_name("gap in this report called", key, [c for c in report.summary if c.endswith("-gap") or c.startswith("delta_")])
     places, rows, at = [attribute] if attribute else report.attributes, Rows(), {}
     table = report.summary if report.targets else pd.concat({"all samples": report.summary}, names=["target"])
     for a in places:
@@ -1093,7 +1168,8 @@ def gaps(report, metric=None, *, attribute=None, ax=None):
     ax, entries = _axes(ax, rows.height + .2 + .2 * len(places)), []
     for j, a in enumerate(places):
         v, l = table.xs(a, level="attribute")[key].astype(float), look(j)
-        entries.append((ax.plot(v, [at[t] for t in v.index], l.mark, ls="", color=l.colour, ms=6.5, alpha=.9)[0], f"by {' '.join(short(a, 30, 1))}"))
+        entries.append((ax.plot(v, [at[t] for t in v.index], l.mark, ls="", color=l.colour, ms=6.5, alpha=.9)[0],
+                        f"by {' '.join(short(a, 30, 1))}"))
     for y in at.values(): ax.axhline(y, color=RULE, lw=.5, zorder=0)
     _dress(ax, f"Gaps in {title}", "largest − smallest group · 0 is fair")
     _span(ax, [0, *table.loc[table.index.get_level_values("attribute").isin(places), key].astype(float)]); rows.draw(ax)
@@ -1106,8 +1182,10 @@ OF_SCORES = {"roc": "roc_by_group", "pr": "pr_by_group", "calibration": "calibra
              "dice": "dice_by_group", "size": "dice_by_size"}
 
 def plot(report, kind:str="forest", **options):
-    "A picture of a report: `forest`, `differences`, `counts`, `gaps` or `trade_off`; the options are those of the function of that name. Returns the axes."
-    if kind in OF_SCORES: raise InputError(f"a report holds no scores per sample, which {kind!r} needs; call fairmedfm.plots.{OF_SCORES[kind]} with them")
+    """A picture of a report: `forest`, `differences`, `counts`, `gaps` or `trade_off`; the options are those of the function of that
+    name. Returns the axes."""
+    if kind in OF_SCORES:
+        raise InputError(f"a report holds no scores per sample, which {kind!r} needs; call fairmedfm.plots.{OF_SCORES[kind]} with them")
     if kind not in KINDS: raise unknown_name("picture called", kind, [*KINDS, *OF_SCORES])
     return KINDS[kind](report, **options)
 
@@ -1116,9 +1194,11 @@ _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}hre
 
 @contextmanager
 def _ready(figure):
-    "A canvas on the figure, laid out and without background; afterwards the figure is as it was. `savefig` would draw everything once more, only to lay it out."
+    """A canvas on the figure, laid out and without background; afterwards the figure is as it was. `savefig` would draw everything once
+    more, only to lay it out."""
     svg, patches = require("matplotlib.backends.backend_svg", "plots", why="a picture"), [figure.patch, *(a.patch for a in figure.axes)]
-    canvas, engine, dpi, colours = figure.canvas, figure.get_layout_engine(), figure.dpi, [(p.get_facecolor(), p.get_edgecolor()) for p in patches]
+    canvas, engine, dpi, colours = (figure.canvas, figure.get_layout_engine(), figure.dpi,
+                                    [(p.get_facecolor(), p.get_edgecolor()) for p in patches])
     try:
         own = svg.FigureCanvasSVG(figure)
         for p in patches: p.set(facecolor="none", edgecolor="none")
@@ -1129,7 +1209,8 @@ def _ready(figure):
         for p, (face, edge) in zip(patches, colours): p.set(facecolor=face, edgecolor=edge)
 
 def to_svg(ax, title:str, description:str="", prefix:str="p") -> str:
-    "The figure of `ax` as an `<svg>` element for an HTML page: no size of its own, colours as CSS variables `--fm-…`, ids that begin with `prefix`."
+    """The figure of `ax` as an `<svg>` element for an HTML page: no size of its own, colours as CSS variables `--fm-…`, ids that begin
+    with `prefix`."""
     if isinstance(ax, Sheet): return ax.svg(title, description, prefix)
     matplotlib, out = require("matplotlib", "plots", why="a picture"), io.StringIO()
     own = {"svg.fonttype": "none", "svg.hashsalt": "fairmedfm", **({"svg.id": None} if "svg.id" in matplotlib.rcParams else {})}
@@ -1149,10 +1230,13 @@ def _tidy(root, prefix):
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.endswith("}metadata"): parent.remove(child)
-    used = set(re.findall(r"url\(#([^)]+)\)", " ".join(v for e in root.iter() for v in e.attrib.values()))) | {e.get(_LINK, "")[1:] for e in root.iter()}
+    used = (set(re.findall(r"url\(#([^)]+)\)", " ".join(v for e in root.iter() for v in e.attrib.values())))
+            | {e.get(_LINK, "")[1:] for e in root.iter()})
     for e in root.iter():
         for k, v in list(e.attrib.items()):
             if k == "id" and v not in used: del e.attrib[k]
             elif k == "id": e.set(k, f"{prefix}-{v}")
             elif k == _LINK and v.startswith("#"): e.set(k, f"#{prefix}-{v[1:]}")
-            else: e.set(k, re.sub("#[0-9a-f]{6}", lambda m: f"var(--fm-{VARIABLES[m[0]]},{m[0]})" if m[0] in VARIABLES else m[0], v.replace("url(#", f"url(#{prefix}-")))
+            else:
+                e.set(k, re.sub("#[0-9a-f]{6}", lambda m: f"var(--fm-{VARIABLES[m[0]]},{m[0]})" if m[0] in VARIABLES else m[0],
+                                v.replace("url(#", f"url(#{prefix}-")))

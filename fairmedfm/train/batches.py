@@ -50,12 +50,14 @@ class Reader:
     def facts(self, data:Dataset) -> dict:
         "What decides the tensor besides the file: for the key of a cache."
         row = data.spec.read_options(self.protocol) if data.spec else {}
-        return {"kind": self.kind, "transform": [type(self.transform).__name__, asdict(self.transform)], "read": {k: v for k, v in sorted({**row, **self.options}.items())}}
+        return {"kind": self.kind, "transform": [type(self.transform).__name__, asdict(self.transform)],
+                "read": {k: v for k, v in sorted({**row, **self.options}.items())}}
     def __call__(self, data:Dataset, row:int, change=None) -> torch.Tensor:
         if self.kind == "volume": return self._volume(data, row)
         image = load_image(data, row, self.protocol, **self.options)
         if (image.ndim == 4) != (self.kind == "slices"):
-            raise InputError(f"row {row + 1} (id {data.samples.id.iloc[row]!r}) is {'a volume of ' + plural(len(image), 'slice') if image.ndim == 4 else 'a single picture'}, other rows are not; "
+            raise InputError(f"row {row + 1} (id {data.samples.id.iloc[row]!r}) is "
+                             f"{'a volume of ' + plural(len(image), 'slice') if image.ndim == 4 else 'a single picture'}, other rows are not; "
                              "give a table of pictures or a table of volumes")
         images = image if image.ndim == 4 else image[None]
         return torch.stack([self.transform(x if change is None else change(x)) for x in images])
@@ -63,7 +65,8 @@ class Reader:
         cell = data.samples["image"].iloc[row]
         try: scan = read_scan(data.path(cell), split_path(cell)[1], self.options.get("axes"))
         except InputError as e: raise type(e)(f"row {row + 1} (id {data.samples.id.iloc[row]!r}), column 'image': {e}") from None
-        if not scan.is_volume or scan.is_colour: raise InputError(f"row {row + 1} (id {data.samples.id.iloc[row]!r}) is no grey volume, and the encoder takes volumes")
+        if not scan.is_volume or scan.is_colour:
+            raise InputError(f"row {row + 1} (id {data.samples.id.iloc[row]!r}) is no grey volume, and the encoder takes volumes")
         return self.transform(*ras(scan))[None]
 
 # %% ../../nbs/30_train.batches.ipynb #c017
@@ -86,26 +89,31 @@ def reader_for(
     transform, options = transform or spec.preprocess, {k: v for k, v in options.items() if v is not None}
     kind = "volume" if spec.dims == "3D" else "slices" if _is_volume(data, protocol, options) else "picture"
     if kind == "picture" and is_3d: raise InputError(f"{data.name} holds single pictures (its first row does); leave --is_3d away")
-    if kind == "picture" and (over := sorted({"n_slices", "plane", "depth"} & set(options))): raise InputError(f"{data.name} holds single pictures; --{over[0]} is for volumes")
+    if kind == "picture" and (over := sorted({"n_slices", "plane", "depth"} & set(options))):
+        raise InputError(f"{data.name} holds single pictures; --{over[0]} is for volumes")
     return Reader(transform, kind, options, protocol)
 
 # %% ../../nbs/30_train.batches.ipynb #c021
 @dataclass
 class Batch:
-    "`images` (slices of all samples end to end, *shape), `counts` (B,), `rows` (B,) positions in the table, `ids`; `bad` rows with the reason."
+    """`images` (slices of all samples end to end, *shape), `counts` (B,), `rows` (B,) positions in the table, `ids`; `bad` rows with the
+    reason."""
     images: torch.Tensor|None
     counts: torch.Tensor
     rows: torch.Tensor
     ids: list
     bad: list = field(default_factory=list)
     def __len__(self): return len(self.rows)
-    def to(self, device): return self if self.images is None else Batch(self.images.to(device, non_blocking=True), self.counts.to(device), self.rows.to(device), self.ids, self.bad)
+    def to(self, device):
+        return self if self.images is None else Batch(self.images.to(device, non_blocking=True), self.counts.to(device),
+                                                      self.rows.to(device), self.ids, self.bad)
 
 def collate(items) -> Batch:
     "A `Batch` from (row, id, tensor or reason) triples."
     good, bad = [i for i in items if not isinstance(i[2], str)], [(r, why) for r, _, why in items if isinstance(why, str)]
     images = torch.cat([x for _, _, x in good]) if good else None
-    return Batch(images, torch.tensor([len(x) for _, _, x in good], dtype=torch.long), torch.tensor([r for r, _, _ in good], dtype=torch.long), [i for _, i, _ in good], bad)
+    return Batch(images, torch.tensor([len(x) for _, _, x in good], dtype=torch.long),
+                 torch.tensor([r for r, _, _ in good], dtype=torch.long), [i for _, i, _ in good], bad)
 
 # %% ../../nbs/30_train.batches.ipynb #c025
 class Turned:
@@ -123,7 +131,8 @@ def one_ahead(
     items:Iterator,
     halt:Callable=lambda: None, # called when no further item is wanted: lets `items` give up what it is at
 ) -> Iterator:
-    "The same items in the same order, each made in a thread while the one before it is in use. Errors are raised where the item would have come; close it to end the thread."
+    """The same items in the same order, each made in a thread while the one before it is in use. Errors are raised where the item would
+    have come; close it to end the thread."""
     end = object()
     with ThreadPoolExecutor(1, "fairmedfm-read") as pool:
         try:
@@ -136,7 +145,8 @@ def one_ahead(
 # %% ../../nbs/30_train.batches.ipynb #c033
 class _Rows:
     "What a worker process holds: reads one row, or says why it cannot be read; nothing more once it is `halted`."
-    def __init__(self, data, reader, augment): self.data, self.reader, self.augment, self.ids, self.halted = data, reader, augment, data.samples["id"].tolist(), False
+    def __init__(self, data, reader, augment):
+        self.data, self.reader, self.augment, self.ids, self.halted = data, reader, augment, data.samples["id"].tolist(), False
     def __len__(self): return len(self.ids)
     def halt(self): self.halted = True
     def __getitem__(self, row):
@@ -152,7 +162,8 @@ def batches(
     workers:int=0, # processes that read; 0: this one
     augment:tuple|None=None, # parts of the seed of the augmentation, such as (seed, epoch); `None`: none
     bad:str="raise", # a row that cannot be read: "raise", or "keep" it in `Batch.bad`
-    ahead:bool=False, # without workers: read the next batch in a thread while this one is in use (close the iterator when you leave it early)
+    ahead:bool=False,
+    # without workers: read the next batch in a thread while this one is in use (close the iterator when you leave it early)
 ) -> Iterator[Batch]:
     "The batches in their order. The caller's random numbers are left as they are."
     order = ([int(r) for r in rows] for rows in order)
@@ -167,7 +178,8 @@ def batches(
 # %% ../../nbs/30_train.batches.ipynb #c040
 def epoch_order(n:int, size:int, generator:torch.Generator, weights=None, smallest:int=1) -> list[torch.Tensor]:
     "Positions 0…n−1 in batches of `size`: shuffled, or n draws with replacement by `weights`."
-    order = torch.randperm(n, generator=generator) if weights is None else torch.multinomial(torch.as_tensor(weights, dtype=torch.float64), n, replacement=True, generator=generator)
+    order = torch.randperm(n, generator=generator) if weights is None else torch.multinomial(torch.as_tensor(weights, dtype=torch.float64),
+                                                                                             n, replacement=True, generator=generator)
     parts = list(order.split(size))
     if len(parts) > 1 and len(parts[-1]) < smallest: parts[-2:] = [torch.cat(parts[-2:])]
     return parts

@@ -47,7 +47,8 @@ class Pace:
         self.terminal = (sys.stderr if sys.stderr.isatty() else None) if terminal is None else terminal
     def __str__(self):
         taken = self.clock() - self.start
-        left = f", {duration(taken/self.done*(self.total - self.done))} left" if 0 < self.done < self.total else f" in {duration(taken)}" if self.done else ""
+        left = (f", {duration(taken/self.done*(self.total - self.done))} left" if 0 < self.done < self.total else f" in {duration(taken)}"
+                if self.done else "")
         return f"{self.what}: {self.done:,} of {self.total:,}{left}"
     def step(self, n:int=1):
         self.done += n
@@ -57,7 +58,8 @@ class Pace:
 # %% ../../nbs/31_train.cache.ipynb #c012
 def _folder(path:Path):
     try: path.mkdir(parents=True, exist_ok=True)
-    except OSError as e: raise InputError(f"cannot make the folder {path} for the features ({e.strerror or e}); choose another --cache, or none") from None
+    except OSError as e:
+        raise InputError(f"cannot make the folder {path} for the features ({e.strerror or e}); choose another --cache, or none") from None
 
 def _stamp(path:Path) -> list:
     s = path.stat()
@@ -101,7 +103,8 @@ def digest_of(facts:dict) -> str:
 def write_chunk(path, digest:str, keys, counts, values):
     "One chunk as .npz: the facts' digest, a hash per image, the number of slices of each, the features of all slices."
     buffer = io.BytesIO()
-    np.savez(buffer, facts=np.array(digest), keys=np.array(keys), counts=np.asarray(counts, np.int64), values=np.asarray(values, np.float32))
+    np.savez(buffer, facts=np.array(digest), keys=np.array(keys), counts=np.asarray(counts, np.int64),
+             values=np.asarray(values, np.float32))
     with atomic_path(path) as tmp: tmp.write_bytes(buffer.getvalue())
 
 def read_chunk(path, digest:str):
@@ -114,7 +117,8 @@ def read_chunk(path, digest:str):
 
 # %% ../../nbs/31_train.cache.ipynb #c024
 class Claim:
-    "A chunk that this process works on: `take`, `touch` now and then, `release`. One that was not touched for `patience` seconds, or whose process is gone, may be taken over."
+    """A chunk that this process works on: `take`, `touch` now and then, `release`. One that was not touched for `patience` seconds, or
+    whose process is gone, may be taken over."""
     def __init__(self, path, patience:float=600): self.path, self.patience = Path(path), patience
     def take(self) -> bool:
         if self.path.exists() and self.stale():
@@ -123,7 +127,8 @@ class Claim:
         try: handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except OSError as e:
             if isinstance(e, FileExistsError) or os.name == "nt": return False
-            raise InputError(f"cannot write into the cache {self.path.parent} ({e.strerror or e}); choose another --cache, or none") from None
+            raise InputError(f"cannot write into the cache {self.path.parent} ({e.strerror or e}); choose another "
+                             "--cache, or none") from None
         with os.fdopen(handle, "w") as f: f.write(f"{socket.gethostname()} {os.getpid()}")
         return True
     def stale(self) -> bool:
@@ -186,7 +191,8 @@ def _sweep_up(path:Path, seconds:float=3600):
 
 class _Shelf:
     "The chunks of one set of facts in one folder."
-    def __init__(self, folder:Path, digest:str): self.folder, self.digest, self.known, self.held, self.read, self.refused = folder, digest, {}, [], set(), []
+    def __init__(self, folder:Path, digest:str):
+        self.folder, self.digest, self.known, self.held, self.read, self.refused = folder, digest, {}, [], set(), []
     def refresh(self):
         for path in sorted(self.folder.glob("*.npz")):
             if path.name.startswith("."): _sweep_up(path); continue               # half of a chunk: somebody writes it, or was killed
@@ -202,7 +208,8 @@ class _Shelf:
     def take(self, keys, rows) -> Features:
         places = [self.known[k] for k in keys]
         values = np.concatenate([self.held[c][a:b] for c, a, b in places]) if places else np.zeros((0, 0), np.float32)
-        return Features(torch.from_numpy(values), torch.tensor([b - a for _, a, b in places], dtype=torch.long), np.asarray(rows), self.digest)
+        return Features(torch.from_numpy(values), torch.tensor([b - a for _, a, b in places], dtype=torch.long), np.asarray(rows),
+                        self.digest)
 
 # %% ../../nbs/31_train.cache.ipynb #c039
 class FeatureCache:
@@ -223,7 +230,8 @@ class FeatureCache:
         digest = digest_of(facts)
         place = self.folder/f"{facts['model'].replace(':', '-').replace('/', '-')}-{digest[:16]}"
         _folder(place)
-        if not (place/"index.json").exists(): write_text(place/"index.json", json.dumps({"digest": digest, **facts}, indent=1, default=str) + "\n")
+        if not (place/"index.json").exists():
+            write_text(place/"index.json", json.dumps({"digest": digest, **facts}, indent=1, default=str) + "\n")
         return _Shelf(place, digest)
 
 # %% ../../nbs/31_train.cache.ipynb #c043
@@ -238,7 +246,8 @@ def _pieces(keys, rows, size) -> list[list]:
 def _chunk_name(piece) -> str: return hashlib.sha256("".join(k for k, _ in piece).encode()).hexdigest()[:20]
 
 def _mine(shelf, todo, batch_size, open_):
-    "Rows of batches out of the chunks that can be claimed; `open_` is told what is being worked on. Of a chunk that is there only what it lacks is tried again."
+    """Rows of batches out of the chunks that can be claimed; `open_` is told what is being worked on. Of a chunk that is there only what
+    it lacks is tried again."""
     for piece in todo:
         claim = Claim(shelf.folder/f"{_chunk_name(piece)}.claim")
         if not claim.take(): continue
@@ -253,14 +262,17 @@ def _encode(shelf, todo, data, encoder, reader, output, batch_size, workers, pac
     "One pass over the chunks in `todo` that can be claimed; returns the rows that could not be read, with the reason."
     bad, open_ = {}, []
     try:
-        with closing(batches(data, reader, _mine(shelf, todo, batch_size, open_), workers, bad="keep", ahead=True)) as stream:      # closed before the claims go
+        # closed before the claims go
+        with closing(batches(data, reader, _mine(shelf, todo, batch_size, open_), workers, bad="keep", ahead=True)) as stream:
             for batch in stream:
                 claim, path, key_of, last, done = open_[0]
                 values = output(batch.images).float().cpu().numpy() if len(batch) else None
                 if len(batch): done.append(([key_of[int(r)] for r in batch.rows], batch.counts.numpy(), values))
                 bad |= dict(batch.bad); claim.touch(); pace.step(len(batch) + len(batch.bad))
                 if last not in {*batch.rows.tolist(), *dict(batch.bad)}: continue
-                if done: write_chunk(path, shelf.digest, sum((k for k, _, _ in done), []), *(np.concatenate([d[j] for d in done]) for j in (1, 2)))
+                if done:
+                    write_chunk(path, shelf.digest, sum((k for k, _, _ in done), []),
+                                *(np.concatenate([d[j] for d in done]) for j in (1, 2)))
                 claim.release(); open_.pop(0)
     finally:
         for claim, *_ in open_: claim.release()
@@ -270,7 +282,8 @@ def _encode(shelf, todo, data, encoder, reader, output, batch_size, workers, pac
 def _refuse(unread:dict, bad:str):
     "Raise for rows that cannot be read, unless they are to be dropped."
     if not unread or bad == "drop": return
-    raise InputError(f"{plural(len(unread), 'image')} cannot be read: {'; '.join(list(unread.values())[:3])}" + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
+    raise InputError(f"{plural(len(unread), 'image')} cannot be read: {'; '.join(list(unread.values())[:3])}"
+                     + (" …" if len(unread) > 3 else "") + "; mend or remove the rows, or pass --bad_images drop")
 
 def _features(
     self, data:Dataset, encoder, reader:Reader,

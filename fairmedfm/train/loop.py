@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,8 @@ SELECT = ("loss", "auc", "worst_auc", "last")
 def make_optimizer(modules, how:Training) -> torch.optim.Optimizer|None:
     "The optimiser of all trainable parameters of some modules, `None` when there are none."
     params = [p for m in modules for p in m.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in params if p.ndim > 1], "weight_decay": how.weight_decay}, {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0}]
+    groups = [{"params": [p for p in params if p.ndim > 1], "weight_decay": how.weight_decay},
+              {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0}]
     return OPTIMIZERS[how.optimizer]([g for g in groups if g["params"]], lr=how.blr) if params else None
 
 # %% ../../nbs/32_train.loop.ipynb #c015
@@ -97,7 +98,8 @@ class Classifier(nn.Module):
         return any(p.requires_grad for p in self.body.parameters())
 
 def own_state(model:nn.Module) -> dict:
-    "What has to be saved: all that was trained, and the numbers that belong to it; not the frozen tower, whose weights have a file of their own."
+    """What has to be saved: all that was trained, and the numbers that belong to it; not the frozen tower, whose weights have a file of
+    their own."""
     frozen = [f"{name}." if name else "" for name, m in model.named_modules() if isinstance(m, Tower)]
     trained = {n for n, p in model.named_parameters() if p.requires_grad}
     return {n: t.detach().cpu() for n, t in model.state_dict().items() if n in trained or not any(n.startswith(f) for f in frozen)}
@@ -115,9 +117,11 @@ class Pictures:
     def __len__(self): return len(self.rows)
     def batches(self, order, device, epoch:int|None):
         augment = (self.seed, "augment", epoch) if self.augment and epoch is not None else None
-        for b in batches(self.data, self.reader, ([int(self.rows[i]) for i in at] for at in order), self.workers, augment):
-            b = b.to(device)
-            yield stack(b.images, b.counts) if self.reader.kind == "slices" else b.images
+        rows = ([int(self.rows[i]) for i in at] for at in order)
+        with closing(batches(self.data, self.reader, rows, self.workers, augment, ahead=True)) as stream:
+            for b in stream:
+                b = b.to(device)
+                yield stack(b.images, b.counts) if self.reader.kind == "slices" else b.images
 
 @dataclass
 class Part:
@@ -153,10 +157,13 @@ class Step:
 
 # %% ../../nbs/32_train.loop.ipynb #c030
 class Method(nn.Module):
-    "Empirical risk minimisation, and what other methods change of it: `weights` (which samples), `loss` (which loss), `after_step` (what after a step)."
+    """Empirical risk minimisation, and what other methods change of it: `weights` (which samples), `loss` (which loss), `after_step`
+    (what after a step)."""
     name, groups, two_groups, representation, validation, chooses, balanced = "erm", False, False, False, False, False, False
-    k, hidden, clip, smallest = 1, 0, 0.0, 1                             # number of groups (told before the model is made), hidden units, gradient clipping, samples in the smallest batch
-    def begin(self, dim:int, y, g, classes:int, how:Training): "Called once before training, with the labels and groups of the training split."
+    # number of groups (told before the model is made), hidden units, gradient clipping, samples in the smallest batch
+    k, hidden, clip, smallest = 1, 0, 0.0, 1
+    def begin(self, dim:int, y, g, classes:int, how:Training):
+        "Called once before training, with the labels and groups of the training split."
     def outputs(self, classes:int) -> int: return classes                # logits that the head gives
     def weights(self, y, g): return None                                 # which samples: weights for draws with replacement, or None
     def own(self, logits, g): return logits                              # the logits that a training sample is judged by
@@ -166,7 +173,8 @@ class Method(nn.Module):
     def after_epoch(self, epoch:int, row:dict, model): "With the epoch's row of the training curve."
     def finish(self, model) -> bool: return False                        # True: the method has chosen the weights itself
     def optimizers(self) -> dict: return {}
-    def own_state(self) -> dict: return {"module": self.state_dict(), "optimizers": {k: o.state_dict() for k, o in self.optimizers().items()}}
+    def own_state(self) -> dict:
+        return {"module": self.state_dict(), "optimizers": {k: o.state_dict() for k, o in self.optimizers().items()}}
     def restore(self, state:dict):
         self.load_state_dict(state["module"])
         for k, o in self.optimizers().items(): o.load_state_dict(state["optimizers"][k])
@@ -209,7 +217,8 @@ class Team:
         parts = [p[:n] for p, n in zip(self.accelerator.gather(padded.contiguous()).split(longest), sizes)]
         parts[self.rank] = mine
         return torch.cat(parts)
-    def prepare(self, model): return self.accelerator.prepare(model) if self.size > 1 and any(p.requires_grad for p in model.parameters()) else model
+    def prepare(self, model):
+        return self.accelerator.prepare(model) if self.size > 1 and any(p.requires_grad for p in model.parameters()) else model
 
 # %% ../../nbs/32_train.loop.ipynb #c042
 @contextmanager
@@ -220,7 +229,8 @@ def threads(n:int|None):
     try: yield
     finally: torch.set_num_threads(before)
 
-def train_epoch(model, method:Method, part:Part, how:Training, epoch:int, optimizer, weights, device="cpu", team=Team(), say=lambda text: None) -> float:
+def train_epoch(model, method:Method, part:Part, how:Training, epoch:int, optimizer, weights, device="cpu", team=Team(),
+                say=lambda text: None) -> float:
     "One epoch; returns the mean of the method's loss over its batches."
     for group in optimizer.param_groups: group["lr"] = learning_rate(how, epoch)
     shown = method.weights(part.y, part.g)
@@ -267,15 +277,18 @@ class Best:
     def see(self, epoch:int, row:dict, model):
         if self.how.select == "last": return
         value = row[f"valid_{self.how.select}"]*(1 if self.how.select == "loss" else -1)
-        if self.value is None or value < self.value: self.epoch, self.value, self.state = epoch, value, {k: v.clone() for k, v in own_state(model).items()}
+        if self.value is None or value < self.value:
+            self.epoch, self.value, self.state = epoch, value, {k: v.clone() for k, v in own_state(model).items()}
     def enough(self, epoch:int) -> bool:
-        return bool(self.how.patience) and self.how.select != "last" and epoch - max(self.epoch, self.how.warmup_epochs) >= self.how.patience
+        return (bool(self.how.patience) and self.how.select != "last"
+                and epoch - max(self.epoch, self.how.warmup_epochs) >= self.how.patience)
 
 # %% ../../nbs/32_train.loop.ipynb #c054
 def save_checkpoint(path, key:str, epoch:int, model, method, optimizer, best:Best, history:list):
     "Everything a run needs to go on from here, in one file that is whole or not there."
     with atomic_path(path) as tmp:
-        torch.save({"key": key, "epoch": epoch, "model": own_state(model), "method": method.own_state(), "optimizer": optimizer.state_dict(),
+        torch.save({"key": key, "epoch": epoch, "model": own_state(model), "method": method.own_state(),
+                    "optimizer": optimizer.state_dict(),
                     "best": [best.epoch, best.value, best.state], "history": history}, tmp)
 
 def load_checkpoint(path, key:str) -> dict|None:
@@ -298,11 +311,18 @@ def check_training(model, method:Method, train:Part, valid:Part|None, how:Traini
     missing = sorted(set(range(classes)) - set(train.y.tolist()))
     if missing: raise InputError(f"the training split has no sample of class {some(missing)}; a classifier needs all of them")
     if how.select != "last" or method.validation:
-        if valid is None or not len(valid): raise InputError("there is no validation split to choose the epoch by" if how.select != "last" else f"method {method.name} needs a validation split")
+        if valid is None or not len(valid):
+            raise InputError("there is no validation split to choose the epoch by" if how.select != "last"
+                             else f"method {method.name} needs a validation split")
     groups = sorted(set(train.g.tolist()) - {-1})
-    if method.groups and len(groups) < 2: raise InputError(f"method {method.name} needs two groups in the training split; it has {plural(len(groups), 'known group')}")
-    if method.two_groups and len(groups) > 2: raise InputError(f"method {method.name} is defined for two groups, and the attribute has {len(groups)}; use resampling, group-dro or domain-ind, or an attribute with two groups")
-    if method.representation and not model.learns: raise InputError(f"method {method.name} changes the representation, and this usage trains none; use it with lp, clip-adapter or lora")
+    if method.groups and len(groups) < 2:
+        raise InputError(f"method {method.name} needs two groups in the training split; it has {plural(len(groups), 'known group')}")
+    if method.two_groups and len(groups) > 2:
+        raise InputError(f"method {method.name} is defined for two groups, and the attribute has {len(groups)}; use resampling, group-dro "
+                         "or domain-ind, or an attribute with two groups")
+    if method.representation and not model.learns:
+        raise InputError(f"method {method.name} changes the representation, and this usage trains none; use it with lp, "
+                         "clip-adapter or lora")
 
 # %% ../../nbs/32_train.loop.ipynb #c060
 def fit(
@@ -323,7 +343,8 @@ def fit(
     if method.groups: train = train.where(train.g >= 0)
     if method.chooses: how = replace(how, select="last")
     check_training(model, method, train, valid, how, classes)
-    weights = class_weights(train.y, classes, method.weights(train.y, train.g)) if how.class_weights or method.balanced else torch.ones(classes)
+    weights = (class_weights(train.y, classes, method.weights(train.y, train.g)) if how.class_weights or method.balanced
+               else torch.ones(classes))
     weights, train, valid, model = weights.to(device), train.to(device), valid and valid.to(device), model.to(device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(how.seed, "method"))
@@ -337,13 +358,16 @@ def fit(
         for epoch in range(len(history) + 1, how.total_epochs + 1):
             if best.enough(epoch - 1): break
             torch.manual_seed(seed_for(how.seed, "epoch", epoch))
-            row = {"epoch": epoch, "lr": learning_rate(how, epoch), "loss": train_epoch(team_model, method, train, how, epoch, optimizer, weights, device, team, say)}
-            if valid is not None and len(valid): row |= {f"valid_{k}": v for k, v in measure(predict(team_model, method, valid, device, team=team), valid, weights).items()}
+            row = {"epoch": epoch, "lr": learning_rate(how, epoch),
+                   "loss": train_epoch(team_model, method, train, how, epoch, optimizer, weights, device, team, say)}
+            if valid is not None and len(valid):
+                row |= {f"valid_{k}": v for k, v in measure(predict(team_model, method, valid, device, team=team), valid, weights).items()}
             method.after_epoch(epoch, row, model)
             best.see(epoch, row, model); history.append(row)
             say("  ".join(f"{k} {v:.4g}" for k, v in row.items()))
             if track: track(row)
-            if checkpoint and team.first and (epoch % how.save_epochs == 0 or epoch == how.total_epochs or best.enough(epoch)): save_checkpoint(checkpoint, key, epoch, model, method, optimizer, best, history)
+            if checkpoint and team.first and (epoch % how.save_epochs == 0 or epoch == how.total_epochs or best.enough(epoch)):
+                save_checkpoint(checkpoint, key, epoch, model, method, optimizer, best, history)
     return _chosen(model, method, best, history, say)
 
 # %% ../../nbs/32_train.loop.ipynb #c061

@@ -69,14 +69,16 @@ CELLS = {   # which samples make a cell of the adversary's error
     "dp": lambda a, y, classes: [a == i for i in (0, 1)],
     "eqodd": lambda a, y, classes: [(a == i) & (y == j) for i in (0, 1) for j in range(classes)],
     "eqopp": lambda a, y, classes: [(a == i) & (y == 1) for i in (0, 1)]}
-DISTANCES = {"cross-entropy": lambda o, a: F.binary_cross_entropy_with_logits(o, a, reduction="none"), "absolute": lambda o, a: (torch.sigmoid(o) - a).abs()}
+DISTANCES = {"cross-entropy": lambda o, a: F.binary_cross_entropy_with_logits(o, a, reduction="none"),
+             "absolute": lambda o, a: (torch.sigmoid(o) - a).abs()}
 
 LAYERS = {"linear": (), "relu": (nn.ReLU,)}
 
 def critic(width:int, out:int, layers:str) -> nn.Sequential:
     "An adversary: the representation standardised over the batch, 128 units, `out` numbers; `relu` puts a ReLU between."
     if layers not in LAYERS: raise InputError(f"there is no adversary {layers!r}; choose {', '.join(LAYERS)}")
-    return nn.Sequential(nn.BatchNorm1d(width, affine=False, track_running_stats=False), nn.Linear(width, 128), *(layer() for layer in LAYERS[layers]), nn.Linear(128, out))
+    return nn.Sequential(nn.BatchNorm1d(width, affine=False, track_running_stats=False), nn.Linear(width, 128),
+                         *(layer() for layer in LAYERS[layers]), nn.Linear(128, out))
 
 class Adversarial(Method):
     "What adversarial methods share: an adversary with an optimiser of its own that minimises its own error, `game`, after each step."
@@ -100,7 +102,8 @@ class Adversarial(Method):
 class Laftr(Adversarial):
     "A representation from which an adversary cannot read the group: loss = c · classification − f · the adversary's error."
     name = "laftr"
-    def __init__(self, variant:str="eqodd", c:float=1.0, f:float=1.0, steps:int=3, lr:float=.01, distance:str="cross-entropy", adversary:str="linear"):
+    def __init__(self, variant:str="eqodd", c:float=1.0, f:float=1.0, steps:int=3, lr:float=.01, distance:str="cross-entropy",
+                 adversary:str="linear"):
         super().__init__()
         if variant not in CELLS: raise InputError(f"laftr has no variant {variant!r}; choose {', '.join(CELLS)}")
         if distance not in DISTANCES: raise InputError(f"laftr knows no distance {distance!r}; choose {', '.join(DISTANCES)}")
@@ -116,7 +119,8 @@ class Laftr(Adversarial):
 
 # %% ../../nbs/33_train.methods.ipynb #c030
 class CFair(Adversarial):
-    "A representation from which the group cannot be read within any class: loss = balanced classification − mu · the mean error of the classes' adversaries."
+    """A representation from which the group cannot be read within any class: loss = balanced classification − mu · the mean error of the
+    classes' adversaries."""
     name, balanced = "cfair", True
     def __init__(self, mu:float=1.0, steps:int=3, lr:float=.01, adversary:str="linear"):
         super().__init__()
@@ -144,7 +148,8 @@ class DomainInd(Method):
 
 # %% ../../nbs/33_train.methods.ipynb #c040
 def valley(losses, n_converge:int=3, n_tolerance:int=6, ratio:float=.05) -> tuple[int, int]:
-    "First and one past the last epoch (from 0) of the loss valley: entered where a loss is the smallest of the next `n_converge`, left before `n_tolerance` losses in a row above (1 + ratio) × the mean of those."
+    """First and one past the last epoch (from 0) of the loss valley: entered where a loss is the smallest of the next `n_converge`, left
+    before `n_tolerance` losses in a row above (1 + ratio) × the mean of those."""
     start = next((i for i in range(len(losses) - n_converge + 1) if min(losses[i:i + n_converge]) == losses[i]), None)
     if start is None: return max(0, len(losses) - n_converge), len(losses)
     roof = float(np.mean(losses[start:start + n_converge]))*(1 + ratio)
@@ -194,11 +199,13 @@ def _large_enough(y, codes, names, smallest, wanted, what, notes) -> list[int]:
     return [k for k, n in enumerate(counts) if n >= smallest]
 
 # %% ../../nbs/33_train.methods.ipynb #c048
-RATES = {"tpr": ("sensitivity", (1,), lambda y, s, t: float((s[y == 1] > t).mean())), "tnr": ("specificity", (0,), lambda y, s, t: float((s[y == 0] <= t).mean())), "youden": (None, (0, 1), None)}
+RATES = {"tpr": ("sensitivity", (1,), lambda y, s, t: float((s[y == 1] > t).mean())),
+         "tnr": ("specificity", (0,), lambda y, s, t: float((s[y == 0] <= t).mean())), "youden": (None, (0, 1), None)}
 
 @dataclass
 class GroupThresholds:
-    "Thresholds per group that equalise the true positive rate (`tpr`), the true negative rate (`tnr`), or are each group's best (`youden`), learned on the validation split."
+    """Thresholds per group that equalise the true positive rate (`tpr`), the true negative rate (`tnr`), or are each group's best
+    (`youden`), learned on the validation split."""
     equalise: str = "tpr"
     smallest: int = 10
     name = "group-thresholds"
@@ -282,5 +289,7 @@ def make_method(name:str, options:dict|None=None):
     for k, v in (options or {}).items():
         if k not in row.options: raise InputError(f"method {row.name} has no option {k!r}; it has {some(row.options) or 'none'}")
         try: given[k] = read_option(v, row.options[k])
-        except ValueError: raise InputError(f"--method_options {k}={v}: {row.name} wants {'a whole number' if isinstance(row.options[k], int) else 'a number'} like {row.options[k]!r}") from None
+        except ValueError:
+            raise InputError(f"--method_options {k}={v}: {row.name} wants "
+                             f"{'a whole number' if isinstance(row.options[k], int) else 'a number'} like {row.options[k]!r}") from None
     return row.make(**given)

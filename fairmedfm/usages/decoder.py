@@ -1,5 +1,4 @@
-"""Fine-tuning the decoder of a promptable model on kept embeddings, with methods that look after the group that is behind, and LoRA for
-the encoder.
+"""Fine-tuning the decoder of a promptable model on kept embeddings, with methods that look after the group that is behind, and LoRA for the encoder.
 
 Docs: https://fairmedfm.github.io/fairmedfm/usages.decoder.html.md"""
 

@@ -1,5 +1,4 @@
-"""A dataset, a promptable model and prompts become a table: Dice, IoU, surface distances and volumes per picture, per slice and per
-volume.
+"""A dataset, a promptable model and prompts become a table: Dice, IoU, surface distances and volumes per picture, per slice and per volume.
 
 Docs: https://fairmedfm.github.io/fairmedfm/usages.segment.html.md"""
 
