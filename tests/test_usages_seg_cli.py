@@ -133,7 +133,7 @@ REFUSED = {
     "--usage seg2d --prompt bbox --dataset data/Flat --model Box --method group-dro": "trains nothing", "--usage seg2d-ft --prompt bbox --dataset data/Flat --model Box": "nothing to train", "--usage seg2d-ft --prompt bbox --dataset data/Flat --model TinySegmenter --method laftr": "not for task seg",
     "--usage seg3d --prompt bbox --dataset data/Flat --model Box": "is a picture", "--usage lp --dataset data/Flat --model Box": "of task cls", "--usage seg2d --prompt bbox --dataset data/Flat --model Box --metrics dicee": "did you mean", "--usage seg2d --prompt bbox --dataset data/Flat --model Box --sensitive_name race": "race",
     "--usage seg2d --prompt bbox --dataset nowhere.csv --model Box": "nowhere", "--usage seg2d --prompt clicks --per component --dataset data/Flat --model Box": "corrective clicks", "--usage seg2d --prompt bbox --dataset data/Flat --model Box --blr 0.1": "trains nothing",
-    "--usage seg2d --prompt bbox --dataset data/Flat --model Box --sam2_model_cfg x.yaml": "configuration", "--usage seg2d --prompt bbox-jitter:2 --dataset data/Flat --model Box": "share between 0 and 1", "--usage seg2d --prompt bbox --dataset data/Flat --model Box --test_mode": "weights of a finished run"}
+    "--usage seg2d --prompt bbox --dataset data/Flat --model Box --sam2_model_cfg x.yaml": "configuration", "--usage seg2d --prompt bbox-jitter:2 --dataset data/Flat --model Box": "share between 0 and 1", "--usage seg2d --prompt bbox --dataset data/Flat --model Box --test_mode": "trains nothing"}
 
 
 @pytest.mark.parametrize("line", REFUSED)

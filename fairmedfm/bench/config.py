@@ -69,7 +69,7 @@ WHAT = (
     Opt("usage", str, "clip-zs", "how the model is used", axis=True),
     Opt("method", str, "erm", "how unfairness is mitigated", axis=True),
     Opt("dataset", str, "CXP", "a dataset's name, or a table of your own", axis=True),
-    Opt("model", str, "BiomedCLIP", "a model's name, timm:…, open_clip:…, hf:…", axis=True),
+    Opt("model", str, "BiomedCLIP", "a model's name; timm:…, open_clip:… or hf:… with a name or a folder", axis=True),
     Opt("sensitive_name", str, None, "the attribute (any case); default: sex if there, else the first", axis=True),
     Opt("random_seed", int, 0, "seed of the training (not of the split)", axis=True, low=0),
     Opt("protocol", str, "sound", "sound, or paper: as published, to be laid beside the literature", ("sound", "paper")),

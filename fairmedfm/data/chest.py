@@ -122,7 +122,7 @@ def _chexpert_race(out, raw, log):
         return out.assign(**columns)
     demo = read_raw(table, ("PATIENT", "PRIMARY_RACE"))
     words = one_per_patient(demo["PATIENT"], demo["PRIMARY_RACE"], "PRIMARY_RACE", log)
-    log.note(f"{plural(int((~out.patient.isin(demo['PATIENT'])).sum()), 'image')} of patients without a row in {table.name}: their race is missing")
+    if n := int((~out.patient.isin(demo["PATIENT"])).sum()): log.note(f"{plural(n, 'image')} of patients without a row in {table.name}: their race is missing")
     out["race_raw"] = [words.get(p) for p in out["patient"]]
     out["race"] = map_values(out["race_raw"], CHEXPERT_RACES, "PRIMARY_RACE", log, table.name)
     out["race_binary"] = white_or_not(out["race_raw"])

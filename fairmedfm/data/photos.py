@@ -224,7 +224,8 @@ def prepare_brset(raw, log:PrepareLog) -> pd.DataFrame:
     kept = "each image keeps its own, and all images of a patient_id go into one split"
     if n := several["sex"]: log.note(f"{plural(n, 'patient_id')} with both sexes, so not one person; {kept}")
     if n := several["age"]: log.note(f"{plural(n, 'patient_id')} with more than one age ({several['age_group']} in more than one age group); {kept}")
-    if "diabetic_retinopathy" in frame: log.note(f"{plural(int((out['label'] != pd.to_numeric(frame['diabetic_retinopathy'])).sum()), 'image')} where DR_ICDR and diabetic_retinopathy disagree; DR_ICDR counts, as published")
+    other = pd.to_numeric(frame["diabetic_retinopathy"]) if "diabetic_retinopathy" in frame else out["label"]
+    if n := int((out["label"] != other).sum()): log.note(f"{plural(n, 'image')} where DR_ICDR and diabetic_retinopathy disagree; DR_ICDR counts, as published")
     return keep_found(log.drop(out, out["label"].isna(), "no DR_ICDR grade"), raw, log)
 
 # %% ../../nbs/16_data.photos.ipynb #c062
