@@ -24,8 +24,8 @@ from .core import InputError, Notes, require, plural, some, unknown_name
 # %% auto #0
 __all__ = ['CLS', 'DICE', 'MASKS', 'TABLE_OPTIONS', 'GROUP_OPTIONS', 'CLASS_OPTIONS', 'MASK_OPTIONS', 'BOTH_OPTIONS',
            'SURE_OPTIONS', 'OUTPUT_OPTIONS', 'SCORE_OPTIONS', 'KINDS', 'TASKS', 'QUICK', 'PAGE', 'ASKING', 'READING',
-           'FORMATS', 'OUTPUTS', 'BENCH_OPTIONS', 'DEMO_OPTIONS', 'DEMO_NEXT', 'SCORE_ABOUT', 'COMMANDS', 'Option',
-           'add_options', 'number', 'whole', 'read_bins', 'read_structures', 'read_tolerance', 'read_numbers',
+           'FORMATS', 'OUTPUTS', 'BENCH_OPTIONS', 'DEMO_OPTIONS', 'DEMO_NEXT', 'RUN_ABOUT', 'SCORE_ABOUT', 'COMMANDS',
+           'Option', 'add_options', 'number', 'whole', 'read_bins', 'read_structures', 'read_tolerance', 'read_numbers',
            'read_word', 'read_words', 'Parser', 'stray', 'take_table', 'values_of', 'in_flags', 'possible_kinds',
            'choose_kind', 'split_names', 'find_roles', 'attributes_of', 'no_intervals', 'columns_used', 'flat',
            'open_tables', 'all_columns', 'read_frame', 'group_column', 'group_frame', 'class_names',
@@ -886,12 +886,21 @@ def fetch(given:dict) -> int:
     return 0
 
 # %% ../nbs/60_cli.ipynb #c184
+RUN_ABOUT = """examples:
+  fairmedfm run --usage lp --dataset Phantom2D --model EfficientNetLite0
+  fairmedfm run --usage lp --dataset my_images.csv --model DINOv2 --sensitive_name sex age --random_seed 0 1 2
+  fairmedfm run --usage clip-zs --dataset PAPILA --model BiomedCLIP --prompts "a fundus photograph of {}"
+  fairmedfm run --usage lp --dataset CXP --model timm:resnet50.a1_in1k --checkpoint mine.safetensors --method group-dro
+  fairmedfm run --task seg --usage seg2d --dataset TUSC --model SAM --prompt bbox,center
+  fairmedfm run --config output/cls/lp/erm/CXP/CLIP/sex/seed0/config.json --exp_path again"""
+
 def run(argv) -> int:
     "`fairmedfm run`: from a dataset and a model to predictions and a report."
     require("torch", "cls", why="fairmedfm run")
     if {"-h", "--help"} & set(argv):
         from fairmedfm.bench.config import add_run_arguments
-        add_run_arguments(parser := Parser(prog="fairmedfm run", description="Run a benchmark experiment."))
+        shape = dict(usage="fairmedfm run [options]", formatter_class=argparse.RawDescriptionHelpFormatter)
+        add_run_arguments(parser := Parser(prog="fairmedfm run", description="From a dataset and a model to predictions and a report. Several values of --dataset, --model, --usage, --method,\n--sensitive_name or --random_seed are several runs, which share what they can.", epilog=RUN_ABOUT, **shape))
         return print(parser.format_help()) or 0
     from fairmedfm.bench.run import run_from_args
     return run_from_args(argv)

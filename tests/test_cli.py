@@ -626,3 +626,24 @@ def test_datasets_and_models_are_listed_in_the_width_of_a_terminal(monkeypatch, 
         assert main(line.split()) == 2
         err = capsys.readouterr().err
         assert word in err and len(err.splitlines()) == 1 and "one table is scored" not in err
+
+
+def test_the_help_of_run_says_what_can_be_chosen_and_its_examples_can_be_run(monkeypatch, capsys):
+    pytest.importorskip("torch"); pytest.importorskip("timm"); pytest.importorskip("open_clip")
+    import shlex
+
+    from fairmedfm.bench.config import ALL_METHODS, OPTIONS, USAGES, check_options, decide, expand, explained, parse_run
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["run", "--help"]) == 0
+    said = capsys.readouterr().out
+    plain = " ".join(said.split())
+    for name in (*USAGES, *ALL_METHODS, *(f"--{o}" for o in OPTIONS)): assert name in plain, name
+    for o in OPTIONS.values():
+        if isinstance(o.default, (int, float)) and not isinstance(o.default, bool) and "default" not in o.help: assert f"{o.help}" in plain and explained(o).endswith(f"default: {o.default}"), o.name
+    examples = [l.strip() for l in said.split("examples:")[1].splitlines() if l.strip()]
+    assert len(examples) == 6
+    for line in examples:
+        if "--config" in line: parse_run(shlex.split(line)[2:]); continue
+        configs = expand(parse_run(shlex.split(line)[2:]))
+        check_options(configs)
+        for c in configs: decide(c)

@@ -32,10 +32,10 @@ from ..usages.zeroshot import CLIP_ZS
 
 # %% auto #0
 __all__ = ['USAGES', 'ALL_METHODS', 'WHAT', 'DATA', 'MODEL', 'TRAINING', 'OUTPUT', 'SEGMENTATION', 'OPTIONS', 'PARTS', 'WORDS',
-           'READ', 'CANON', 'RunConfig', 'RECIPES', 'LOCAL', 'NOT_LOCAL', 'PROTOCOLS', 'WITHOUT', 'HAS', 'RULES',
-           'DEFAULTS', 'Opt', 'read_bool', 'typed', 'make_config', 'add_run_arguments', 'parse_run', 'expand',
-           'read_config', 'with_config', 'local_facts', 'Protocol', 'Rule', 'check_options', 'Decided', 'decide',
-           'config_json', 'same_numbers']
+           'READ', 'CANON', 'RunConfig', 'NAMES', 'RECIPES', 'LOCAL', 'NOT_LOCAL', 'PROTOCOLS', 'WITHOUT', 'HAS',
+           'RULES', 'DEFAULTS', 'Opt', 'read_bool', 'typed', 'make_config', 'explained', 'add_run_arguments',
+           'parse_run', 'expand', 'read_config', 'with_config', 'local_facts', 'Protocol', 'Rule', 'check_options',
+           'Decided', 'decide', 'config_json', 'same_numbers']
 
 # %% ../../nbs/50_bench.config.ipynb #c007
 USAGES = Registry("usage", [LP, CLIP_ZS, CLIP_ADAPT, CLIP_ADAPTER, LORA, *SEG_USAGES.values()])
@@ -201,14 +201,24 @@ def make_config(**options) -> RunConfig:
     return RunConfig(**{n: CANON[n](v) if n in CANON and v is not None else v for n, v in values.items()}, given=tuple(n for n in OPTIONS if n in options))
 
 # %% ../../nbs/50_bench.config.ipynb #c031
+NAMES = {"usage": USAGES, "method": ALL_METHODS}        # what else the help lists: all names there are
+
+def explained(o:Opt) -> str:
+    "An option's line in the help: what it is, what can be chosen, and the default where there is one that its line does not name."
+    listed = o.choices or tuple(NAMES.get(o.name, ()))
+    given = o.default is not None and o.default is not False and o.default != () and "default" not in o.help
+    default = " ".join(map(str, o.default)) if isinstance(o.default, tuple) else o.default
+    return o.help + (f" ({', '.join(map(str, listed))})" if listed else "") + (f"; default: {default}" if given else "")
+
+# %% ../../nbs/50_bench.config.ipynb #c034
 def add_run_arguments(parser) -> None:
     "The options of `run` on an argparse parser; what is not given is not in the result."
     for title, options in PARTS.items():
         part = parser.add_argument_group(title)
         for o in options:
             more = {"nargs": "+"} if o.many or o.axis else {"nargs": "?", "const": "True"} if o.kind is bool else {}
-            says = f"{o.help} ({', '.join(map(str, o.choices))})" if o.choices else o.help
-            part.add_argument(f"--{o.name}", dest=o.name, default=argparse.SUPPRESS, metavar=o.kind.__name__.upper() if o.kind is not bool else "BOOL", help=says.replace("%", "%%"), **more)
+            word = "BOOL" if o.kind is bool else o.kind.__name__.upper()
+            part.add_argument(f"--{o.name}", dest=o.name, default=argparse.SUPPRESS, metavar=word, help=explained(o).replace("%", "%%"), **more)
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message): raise InputError(f"{message} ({self.prog} --help explains)")
@@ -224,7 +234,7 @@ def parse_run(argv) -> dict:
         raise InputError(f"there is no option {word}" + (f"; did you mean {close[0]}?" if close else "") + " (fairmedfm run --help lists them)")
     return vars(space)
 
-# %% ../../nbs/50_bench.config.ipynb #c034
+# %% ../../nbs/50_bench.config.ipynb #c037
 def expand(options:Mapping) -> list[RunConfig]:
     "One config per combination of the several values of the axes (dataset, model, usage, method, attribute, seed), runs that share features side by side."
     axes = [n for n in ("dataset", "model", "usage", "sensitive_name", "method", "random_seed") if n in options]
@@ -234,7 +244,7 @@ def expand(options:Mapping) -> list[RunConfig]:
         if len(set(map(str, v))) < len(v): raise InputError(f"--{n} names a value twice ({some(v)})")
     return [make_config(**{**options, **dict(zip(axes, combination))}) for combination in itertools.product(*values)]
 
-# %% ../../nbs/50_bench.config.ipynb #c038
+# %% ../../nbs/50_bench.config.ipynb #c041
 RECIPES = {   # name: options; the first two are the published ones
     "linear-probe": dict(usage="lp", total_epochs=100, warmup_epochs=5, blr=2.5e-4, batch_size=128, optimizer="adamw", min_lr=1e-5, weight_decay=.05),
     "clip-adapt": dict(usage="clip-adapt", total_epochs=50, warmup_epochs=5, blr=2.5e-2, batch_size=128, optimizer="adamw", min_lr=1e-5, weight_decay=.05),
@@ -266,7 +276,7 @@ def with_config(options:Mapping) -> dict:
     root = options.get("config_root", OPTIONS["config_root"].default)
     return read_config(options["config"], root) | {k: v for k, v in options.items() if k != "config"}
 
-# %% ../../nbs/50_bench.config.ipynb #c042
+# %% ../../nbs/50_bench.config.ipynb #c045
 LOCAL = {   # what a local config may hold: its name → what it is here
     "datasets": {"text_template": "prompts", "prompts": "prompts", "class_names": "class_names", "train_meta_path": "train", "test_meta_path": "test", "image_train_path": "root", "image_test_path": "root"},
     "models": {"pretrained_path": "checkpoint", "checkpoint": "checkpoint", "lora_targets": "lora"}}
@@ -284,7 +294,7 @@ def local_facts(kind:str, name:str, root="./configs", attribute:str="") -> dict:
         else: raise InputError(f"{path}: {k!r} means nothing here" + (f" ({NOT_LOCAL[k]})" if k in NOT_LOCAL else f" (known: {some(known, 20)})"))
     return out
 
-# %% ../../nbs/50_bench.config.ipynb #c045
+# %% ../../nbs/50_bench.config.ipynb #c048
 @dataclass(frozen=True)
 class Protocol:
     "What a protocol decides."
@@ -307,7 +317,7 @@ PROTOCOLS = Registry("protocol", [
     Protocol("sound", "by patient, with a validation part", "the model's own", True, True, None, "loss", 10, "max_f1 on the validation split", False, "words", "mean", "all templates", True),
     Protocol("paper", "by image, without a validation part", "224 pixels, the dataset's mean and spread", False, False, "sgd", "last", 0, "best_f1 on the test split", True, "published binarisations", "max", "the first template", False)])
 
-# %% ../../nbs/50_bench.config.ipynb #c048
+# %% ../../nbs/50_bench.config.ipynb #c051
 WITHOUT = {   # what an option needs → why it means nothing where that is missing
     "trains": "{usage} trains nothing", "batches": "{usage} trains nothing", "text": "{usage} reads no templates of words (--prompt is the point, box or word of segmentation)",
     "images": "{usage} encodes each image once and trains on the features; lora and seg2d-lora read images", "pictures": "{usage} sees each image once, as it is; only lora reads images anew in each epoch", "classes": "{usage} trains no classes",
@@ -315,7 +325,7 @@ WITHOUT = {   # what an option needs → why it means nothing where that is miss
 HAS = {"trains": lambda u: u.trains, "batches": lambda u: u.trains or u.task == "seg", "text": lambda u: u.text, "images": lambda u: u.images, "pictures": lambda u: u.images and u.task == "cls",
        "classes": lambda u: u.trains and u.task == "cls", "features": lambda u: not u.text and u.task == "cls", "adapter": lambda u: u.name == "clip-adapter", "seg": lambda u: u.task == "seg", "cls": lambda u: u.task == "cls"}
 
-# %% ../../nbs/50_bench.config.ipynb #c052
+# %% ../../nbs/50_bench.config.ipynb #c055
 class Rule(NamedTuple):
     "A combination that is refused: when, and what is said."
     when: Callable              # (config, usage, method row, protocol) → bool
@@ -345,7 +355,7 @@ RULES = (
     Rule(lambda c, u, m, p: c.test_mode and c.overwrite, "--test_mode needs the weights of the finished run, and --overwrite removes them"),
     Rule(lambda c, u, m, p: c.experiment_name is not None and c.resume_path is not None, "--resume_path names the folder, --experiment_name would be ignored"))
 
-# %% ../../nbs/50_bench.config.ipynb #c054
+# %% ../../nbs/50_bench.config.ipynb #c057
 def check_options(configs) -> None:
     "Refuse an option that was given and means nothing in any of the runs of a call, and a usage that is not of the call's task."
     for c in configs:
@@ -356,7 +366,7 @@ def check_options(configs) -> None:
         if need and not any(HAS[need](USAGES[c.usage]) for c in configs):
             raise InputError(f"--{name} would have no effect: {WITHOUT[need].format(usage=USAGES[configs[0].usage].name)}")
 
-# %% ../../nbs/50_bench.config.ipynb #c056
+# %% ../../nbs/50_bench.config.ipynb #c059
 @dataclass(frozen=True)
 class Decided:
     "The settings that hold in a run, after protocol, defaults and options."
@@ -394,7 +404,7 @@ def _pairs(texts, flag) -> dict:
     if bad := [t for t, (k, eq, v) in zip(texts, pairs) if not (k and eq and v)]: raise InputError(f"{flag} {bad[0]!r}: write NAME=VALUE")
     return {k: v for k, _, v in pairs}
 
-# %% ../../nbs/50_bench.config.ipynb #c062
+# %% ../../nbs/50_bench.config.ipynb #c065
 def config_json(c:RunConfig, **facts) -> str:
     "The run as JSON: options, which were given, what was decided, and `facts` found on the way."
     options = {n: getattr(c, n) for n in OPTIONS}
