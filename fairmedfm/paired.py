@@ -490,7 +490,15 @@ def _aligned(models, columns, sensitive, clusters, unmatched, notes):
     if who is None or who.nunique() == len(who): return frames, roles, None
     return frames, roles, np.unique(_keys(who).to_numpy(str), return_inverse=True)[1]
 
-# %% ../nbs/09_paired.ipynb #c091
+# %% ../nbs/09_paired.ipynb #c092
+def _few(grouping, joints, notes):
+    "Name the groups in which the interval of a change of AUC rests on too few of a label."
+    short = [name for name, n in zip(grouping.names, joints["auc"].n) if n < MIN_LABELS] if "auc" in joints else []
+    if short:
+        notes.add(f"{grouping.name} {some(short)}: with fewer than {MIN_LABELS} of a label the interval of a group's change of auc "
+                  "can be too short (91 % instead of 95 %)")
+
+# %% ../nbs/09_paired.ipynb #c094
 def _compared(task, models, metrics, measures, parts, patient, alpha, correction, how, notes) -> ModelComparison:
     n, rows, groups, table = len(parts[0].codes), [], [], []
     everyone = groupings({"": np.repeat("everyone", n)})[0]
@@ -503,6 +511,7 @@ def _compared(task, models, metrics, measures, parts, patient, alpha, correction
         more, value = fairness_rows(task, models, g, measures, needed, alpha, notes, patient is not None)
         rows += more
         groups += performance_rows(task, models, g, {x: joints[x] for x in metrics}, alpha, "group")
+        _few(g, joints if "auc" in metrics else {}, notes)
         table += [((g.name, m), {"n": int((g.codes >= 0).sum()), **total[m], **value[m]}) for m in models]
     if patient is None:
         notes.add("every case counts as a patient of its own; name the patient's column with clusters= if some have several")
@@ -516,7 +525,7 @@ def _compared(task, models, metrics, measures, parts, patient, alpha, correction
     return ModelComparison(summary, judged(rows, alpha, correction).drop(columns="group"), judged(groups, alpha, correction),
                            list(notes), facts)
 
-# %% ../nbs/09_paired.ipynb #c094
+# %% ../nbs/09_paired.ipynb #c097
 def compare(
     models:Mapping,                   # name → table of predictions, file, or run folder with predictions.csv
     *, sensitive_features=None,       # columns of the tables, or a table indexed by case; default: those called like an attribute
@@ -549,7 +558,7 @@ def compare(
                       notes=notes)
     return _compared(task, list(frames), names, measures, parts, patient, how.alpha, correction, (n_resamples, how.entropy, n_jobs), notes)
 
-# %% ../nbs/09_paired.ipynb #c104
+# %% ../nbs/09_paired.ipynb #c107
 DICE_COLUMNS = ("mean_dice", "min_dice", "max_dice", "delta_dice", "skewness_dice", "std_dice", "es_dice")
 
 def summary_column(name:str):

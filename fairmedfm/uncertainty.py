@@ -1446,7 +1446,7 @@ def uncertainty(
     codes = cluster_codes(clusters, sizes.pop())
     return _answer([j for c in each for j in jobs_of(c, dict.fromkeys(names), how, codes)], how, notes)
 
-# %% ../nbs/04_uncertainty.ipynb #c319
+# %% ../nbs/04_uncertainty.ipynb #c314
 BOUNDS = {"dice": (0, 1), "iou": (0, 1), "nsd": (0, 1), "hd95": (0, np.inf), "asd": (0, np.inf)}
 
 def _nested(values) -> dict:
@@ -1454,7 +1454,7 @@ def _nested(values) -> dict:
     values = values if isinstance(values, Mapping) else {"dice": values}
     return values if values and all(isinstance(v, Mapping) for v in values.values()) else {None: values}
 
-# %% ../nbs/04_uncertainty.ipynb #c321
+# %% ../nbs/04_uncertainty.ipynb #c316
 def _mean_job(target, metric, x, group, how, clusters):
     x = as_array(x, metric).astype(float)
     if x.shape != group.codes.shape:
@@ -1486,7 +1486,7 @@ def mask_uncertainty(
             for target, metrics in nested.items() for g in known for metric, x in metrics.items()]
     return _answer(jobs, how, notes)
 
-# %% ../nbs/04_uncertainty.ipynb #c326
+# %% ../nbs/04_uncertainty.ipynb #c321
 def _kept(v, what): return pd.Series(v.array.copy() if isinstance(v, pd.Series) else np.array(as_array(v, what)))
 
 def _same_names(what, new, earlier):

@@ -208,3 +208,11 @@ def test_dropped_cases_are_said_and_gone():
 
 def test_summary_value_says_what_there_is():
     with pytest.raises(InputError, match="auc-gap"): summary_value("auc_gap", [0, 1], [.1, .9], ["F", "M"])
+
+
+def test_a_group_with_few_positives_is_named():
+    few = [f.assign(y_true=np.where((f.sex == "F") & (f.y_true > 0) & (np.arange(len(f)) > 30), 0, f.y_true)) for f in phantom(seed=3)]
+    assert few[0].groupby("sex").y_true.sum()["F"] < 10
+    said = lambda frames: [w for w in compare(dict(zip("AB", frames)), sensitive_features=["sex"]).warnings if "change of auc" in w]
+    assert said(few) == ["sex 'F': with fewer than 10 of a label the interval of a group's change of auc can be too short (91 % instead of 95 %)"]
+    assert not said(phantom(seed=3))
