@@ -211,7 +211,7 @@ def test_summary_value_says_what_there_is():
 
 
 def test_a_group_with_few_positives_is_named():
-    few = [f.assign(y_true=np.where((f.sex == "F") & (f.y_true > 0) & (np.arange(len(f)) > 30), 0, f.y_true)) for f in phantom(seed=3)]
+    few = [f.assign(y_true=np.where((f.sex == "F") & (f.y_true > 0) & (np.arange(len(f)) > 20), 0, f.y_true)) for f in phantom(seed=3)]
     assert few[0].groupby("sex").y_true.sum()["F"] < 10
     said = lambda frames: [w for w in compare(dict(zip("AB", frames)), sensitive_features=["sex"]).warnings if "change of auc" in w]
     assert said(few) == ["sex 'F': with fewer than 10 of a label the interval of a group's change of auc can be too short (91 % instead of 95 %)"]
