@@ -25,9 +25,9 @@ from scipy.special import expit, ndtr, ndtri
 
 from fairmedfm.core import FairnessWarning, Notes
 from fairmedfm.inputs import Grouping, Question
-from fairmedfm.metrics import Comparison
+from fairmedfm.metrics import BIN_EDGES, Comparison
 from fairmedfm.paired import ScoredTask, gap_measure, measure_change
-from fairmedfm.uncertainty import BIN_EDGES, Columns, Scored, critical, debiased_gap, estimate, gap_interval, mean, part_in, permutation_p, shuffle_of, uncertainty
+from fairmedfm.uncertainty import Columns, Scored, critical, debiased_gap, estimate, gap_interval, mean, part_in, permutation_p, shuffle_of, uncertainty
 
 T = 0.3                                              # the decision threshold
 GRID = ndtri((np.arange(4001) + .5) / 4001)          # a standard normal, for the truth

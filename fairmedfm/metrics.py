@@ -19,12 +19,12 @@ from .core import InputError, Notes, Registry, plural, some, unknown_name
 from .inputs import Grouping, Question, align, as_array, groupings, intersect, questions, sigmoid, weights_of, with_weight
 
 # %% auto #0
-__all__ = ['BLOCK', 'Confusion', 'THRESHOLD_RULES', 'TARGETS', 'METRICS', 'PUBLISHED', 'EQUITY_VARIANTS', 'blockwise', 'Line',
-           'Dense', 'order_keys', 'Ranking', 'Groups', 'read_threshold', 'find_threshold', 'Metric', 'metric_parts',
-           'Comparison', 'compare_groups', 'one_number', 'auc_gap', 'worst_group_auc', 'accuracy_gap', 'bce_gap',
-           'ece_gap', 'equal_opportunity_difference', 'equalized_odds_score', 'group_metric', 'metric_gap', 'pair_of',
-           'auc_difference', 'equity_scaled', 'equity_scaled_auc', 'performance_scaled_disparity',
-           'equalized_odds_difference', 'demographic_parity_difference']
+__all__ = ['BLOCK', 'Confusion', 'THRESHOLD_RULES', 'TARGETS', 'BIN_EDGES', 'METRICS', 'PUBLISHED', 'EQUITY_VARIANTS',
+           'blockwise', 'Line', 'Dense', 'order_keys', 'Ranking', 'Groups', 'read_threshold', 'find_threshold',
+           'Metric', 'metric_parts', 'Comparison', 'compare_groups', 'one_number', 'auc_gap', 'worst_group_auc',
+           'accuracy_gap', 'bce_gap', 'ece_gap', 'equal_opportunity_difference', 'equalized_odds_score', 'group_metric',
+           'metric_gap', 'pair_of', 'auc_difference', 'equity_scaled', 'equity_scaled_auc',
+           'performance_scaled_disparity', 'equalized_odds_difference', 'demographic_parity_difference']
 
 # %% ../nbs/02_metrics.ipynb #c007
 BLOCK = 1 << 16
@@ -343,34 +343,41 @@ def _bce(g, t): return _group_mean(g, g.r.log_loss)
 def _brier(g, t): return np.full(g.k, np.nan) if g.r.q.prob is None else _group_mean(g, (g.r.q.prob - g.r.q.y) ** 2)
 
 # %% ../nbs/02_metrics.ipynb #c057
-def _expected_error(g, edges):
-    n, pos, total = g.bin_sums(edges)
-    return _ratio(np.abs(total - pos).sum(1), g.n)
-
-def _ece(g, t, bins:int=10):
-    if g.r.q.kind == "rank": return np.full(g.k, np.nan)
+def _own_range(g, bins=10):
     lo, hi = g.ends()
-    wide = hi > lo
-    edges = np.repeat(lo[:, None], bins + 1, 1)
+    edges, wide = np.repeat(lo[:, None], bins + 1, 1), hi > lo
     edges[wide] = np.linspace(lo[wide], hi[wide], bins + 1, axis=1)
-    return _expected_error(g, edges)
+    return edges
 
-def _ece01(g, t, bins:int=10):
-    return np.full(g.k, np.nan) if g.r.q.kind == "rank" else _expected_error(g, np.tile(np.linspace(0, 1, bins + 1), (g.k, 1)))
+def _equal_mass(g, bins=10):
+    if not len(g.key): return np.zeros((g.k, bins + 1))
+    last = g.edges[:-1, None] + np.ceil(g.count[:, None] * np.arange(1, bins) / bins).astype(np.int64) - 1
+    last = np.minimum(np.maximum(last, g.edges[:-1, None]), len(g.key) - 1)
+    inner = g.r.decisions[g.r.keymap.place(_score_part(g.r, g.key[last]))]
+    return np.concatenate([inner[:, :1], inner, inner[:, -1:]], axis=1)
 
-def _ce_debiased(g, t, bins:int=10):
+BIN_EDGES = {"ece": _own_range, "ece01": lambda g: np.tile(np.linspace(0, 1, 11), (g.k, 1)), "ce_debiased": _equal_mass}
+
+# %% ../nbs/02_metrics.ipynb #c060
+def _expected_error(name):
+    def compute(g, t):
+        if g.r.q.kind == "rank": return np.full(g.k, np.nan)
+        n, pos, total = g.bin_sums(BIN_EDGES[name](g))
+        return _ratio(np.abs(total - pos).sum(1), g.n)
+    return compute
+
+_ece, _ece01 = map(_expected_error, ("ece", "ece01"))
+
+def _ce_debiased(g, t):
     if g.r.q.kind == "rank": return np.full(g.k, np.nan)
-    last = np.maximum(g.edges[:-1, None], g.edges[:-1, None] + np.ceil(g.count[:, None] * np.arange(1, bins) / bins).astype(np.int64) - 1)
-    inner = np.zeros((g.k, bins - 1))
-    if len(g.key): inner = g.r.decisions[g.r.keymap.place(_score_part(g.r, g.key[np.minimum(last, len(g.key) - 1)]))]
-    n, pos, total = g.bin_sums(np.concatenate([inner[:, :1], inner, inner[:, -1:]], axis=1))
+    n, pos, total = g.bin_sums(BIN_EDGES["ce_debiased"](g))
     few = ((n > 0) & (n < 2)).any(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         p, y = total / n, pos / n
         error = np.where(n > 1, n * ((p - y) ** 2 - y * (1 - y) / (n - 1)), 0.0).sum(1) / g.n
     return np.where(few | (g.n == 0), np.nan, np.sqrt(np.maximum(error, 0)))
 
-# %% ../nbs/02_metrics.ipynb #c061
+# %% ../nbs/02_metrics.ipynb #c064
 def _average_precision(g, t):
     level = np.flatnonzero(np.append(True, (g.key[1:] ^ g.key[:-1]) > 1)) if len(g.key) else np.zeros(0, int)
     ends = np.append(level[1:], len(g.key))
@@ -380,7 +387,7 @@ def _average_precision(g, t):
     here = g._positive(ends) - g._positive(level)
     return _ratio(np.bincount(group, weights=np.where(here > 0, here * _ratio(above_p, above_n), 0.0), minlength=g.k), g.pos0)
 
-# %% ../nbs/02_metrics.ipynb #c065
+# %% ../nbs/02_metrics.ipynb #c068
 def _own_point(rule):
     def compute(g, t):
         out = np.full(g.k, np.nan)
@@ -397,7 +404,7 @@ def _tpr_at(target): return _own_point(lambda tpr, tnr: tpr[tnr >= target - 1e-1
 
 def _tnr_at(target): return _own_point(lambda tpr, tnr: tnr[tpr >= target - 1e-12].max(initial=0.0))
 
-# %% ../nbs/02_metrics.ipynb #c070
+# %% ../nbs/02_metrics.ipynb #c073
 def _separated(x, y, codes, k):
     "Whether a threshold on `x` separates the labels of a group, but for samples that stand on it: the slope is then infinite."
     ends = np.full((2, 2, k), np.inf)                                         # lowest x, and minus the highest, of negatives and positives
@@ -407,7 +414,7 @@ def _separated(x, y, codes, k):
     (low0, high0), (low1, high1) = ends
     return (-high0 <= low1) | (-high1 <= low0)
 
-# %% ../nbs/02_metrics.ipynb #c072
+# %% ../nbs/02_metrics.ipynb #c075
 def _recalibration(g, slope:bool, steps:int=50):
     "The slope of y on logit(p), or the intercept when the slope is fixed at 1; NaN where scores are 0 or 1, or labels separate."
     p = g.r.q.prob
@@ -437,7 +444,7 @@ def _recalibration(g, slope:bool, steps:int=50):
         done = (np.maximum(np.abs(da), np.abs(db)) <= 1e-6) & (haa > 1e-9 * g.n)        # without curvature there is no maximum to find
     return np.where(undefined | ~done, np.nan, b if slope else a)
 
-# %% ../nbs/02_metrics.ipynb #c077
+# %% ../nbs/02_metrics.ipynb #c080
 METRICS = Registry("metric", [
     Metric("auc", "area under the ROC curve", lambda g, t: g.auc(), "higher", ("pos", "neg"), source="Hanley & McNeil 1982",
            aliases=("roc_auc", "auroc")),
@@ -476,7 +483,7 @@ METRICS = Registry("metric", [
 ])
 PUBLISHED = ("auc", "acc", "bce", "ece", "tpr", "tnr")        # computed in every report
 
-# %% ../nbs/02_metrics.ipynb #c079
+# %% ../nbs/02_metrics.ipynb #c082
 def metric_parts(metric:str) -> tuple:
     "`(metric row, target or None)`: any metric by name or alias; `tpr_at_tnr=0.85` and `tnr_at_tpr=0.85` take any target."
     name, eq, value = str(metric).partition("=")
@@ -488,7 +495,7 @@ def metric_parts(metric:str) -> tuple:
     make, what, fixed = kinds[name]
     return Metric(f"{name}={target:g}", f"{what} at the group's own {fixed} of {target:g}", make(target), "higher", ("pos", "neg"))
 
-# %% ../nbs/02_metrics.ipynb #c083
+# %% ../nbs/02_metrics.ipynb #c086
 class Comparison:
     "One binary question asked of the groups of one attribute (of everyone, without one); `notes` collects what must be said aloud."
     def __init__(self, q:Question, grouping:Grouping|None, threshold="best_f1", ranking:Ranking|None=None, sample_weight=None, notes=None):
@@ -521,7 +528,7 @@ class Comparison:
     def _of(self, groups, metric, t):
         return groups.metric(metric_parts(metric), self.t if t is None else t)
 
-# %% ../nbs/02_metrics.ipynb #c087
+# %% ../nbs/02_metrics.ipynb #c090
 def _taking_part(self, metric, t=None, published=None):
     "Values of the groups that take part: for the published metrics those with both labels, for any other those where it is defined."
     v = self.values(metric, t)
@@ -544,7 +551,7 @@ def _best(better, v): return np.mean(v) if better == "equal" else float(better)
 
 Comparison.gap, Comparison.worst, Comparison.taking_part = _gap, _worst, _taking_part
 
-# %% ../nbs/02_metrics.ipynb #c090
+# %% ../nbs/02_metrics.ipynb #c093
 def _tied_threshold(self) -> dict|None:
     "What `best_f1` loses to samples on the threshold: their number, F1 attained and possible; `None` when it is one sample at most."
     if self._rule is not _best_f1 or np.isnan(self.t): return None
@@ -584,7 +591,7 @@ def _hidden(self):
 
 Comparison.check = _check
 
-# %% ../nbs/02_metrics.ipynb #c095
+# %% ../nbs/02_metrics.ipynb #c098
 def compare_groups(
     y_true, y_score, *, sensitive_features,
     pos_label=None,           # the positive class, when labels are not 0/1
@@ -609,7 +616,7 @@ def compare_groups(
     w = weights_of(named["sample_weight"], n)
     return Comparison(qs[0], group, threshold, sample_weight=w, notes=notes)
 
-# %% ../nbs/02_metrics.ipynb #c100
+# %% ../nbs/02_metrics.ipynb #c103
 def _said(c, value):
     c.check()
     return value
@@ -631,55 +638,55 @@ def one_number(fn):
     call.__annotations__ = {"return": float}
     return call
 
-# %% ../nbs/02_metrics.ipynb #c104
+# %% ../nbs/02_metrics.ipynb #c107
 @one_number
 def auc_gap(c):
     """Largest minus smallest group ROC AUC, in [0, 1]; 0 is fair. From raw scores. NaN with fewer than two groups that have both labels.
     Source: FairMedFM 2024."""
     return c.gap("auc")
 
-# %% ../nbs/02_metrics.ipynb #c107
+# %% ../nbs/02_metrics.ipynb #c110
 @one_number
 def worst_group_auc(c):
     "Smallest group ROC AUC, in [0, 1]; higher is better. NaN with fewer than two groups that have both labels. Source: FairMedFM 2024."
     return c.worst("auc")
 
-# %% ../nbs/02_metrics.ipynb #c109
+# %% ../nbs/02_metrics.ipynb #c112
 @one_number
 def accuracy_gap(c):
     """Largest minus smallest group accuracy at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source:
     FairMedFM 2024."""
     return c.gap("acc")
 
-# %% ../nbs/02_metrics.ipynb #c111
+# %% ../nbs/02_metrics.ipynb #c114
 @one_number
 def bce_gap(c):
     """Largest minus smallest group binary cross-entropy, ≥ 0; 0 is fair. Logarithms are clamped at −100. Mirrors prevalence as well as
     fit. Source: FairMedFM 2024."""
     return c.gap("bce")
 
-# %% ../nbs/02_metrics.ipynb #c113
+# %% ../nbs/02_metrics.ipynb #c116
 @one_number
 def ece_gap(c):
     """Largest minus smallest group calibration error over ten equal bins of each group's own score range, in [0, 1]; 0 is fair. Biased
     upward for small groups: see `metric_gap('ce_debiased')`. Source: FairMedFM 2024."""
     return c.gap("ece")
 
-# %% ../nbs/02_metrics.ipynb #c115
+# %% ../nbs/02_metrics.ipynb #c118
 @one_number
 def equal_opportunity_difference(c):
     """Largest minus smallest group TPR at the threshold (default: best F1 over all samples), in [0, 1]; 0 is fair. Source: Hardt et al.
     2016, FairMedFM 2024 (`eo`)."""
     return c.gap("tpr")
 
-# %% ../nbs/02_metrics.ipynb #c117
+# %% ../nbs/02_metrics.ipynb #c120
 @one_number
 def equalized_odds_score(c):
     """1 − (TPR gap + TNR gap)/2 at the threshold (default: best F1 over all samples), in [0, 1]; **1 is fair**. Source: FairMedFM 2024
     (`eod`)."""
     return 1 - (c.gap("tpr") + c.gap("tnr")) / 2
 
-# %% ../nbs/02_metrics.ipynb #c123
+# %% ../nbs/02_metrics.ipynb #c126
 def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     "Any metric of `METRICS` in every group, as a pandas Series; NaN where a group does not define it. Options as in `auc_gap`."
     import pandas as pd
@@ -687,14 +694,14 @@ def group_metric(metric:str, y_true, y_score, *, sensitive_features, **options):
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, pd.Series(c.values(metric), index=pd.Index(c.names, name=c.grouping.name), name=metric))
 
-# %% ../nbs/02_metrics.ipynb #c125
+# %% ../nbs/02_metrics.ipynb #c128
 def metric_gap(metric:str, y_true, y_score, *, sensitive_features, **options) -> float:
     "Largest minus smallest group value of any metric of `METRICS`; 0 is fair. Options as in `auc_gap`."
     metric_parts(metric)
     c = compare_groups(y_true, y_score, sensitive_features=sensitive_features, **options)
     return _said(c, c.gap(metric))
 
-# %% ../nbs/02_metrics.ipynb #c129
+# %% ../nbs/02_metrics.ipynb #c132
 def pair_of(c:Comparison, groups) -> list:
     "Positions of two named groups (the only two, when `groups` is not given)."
     if groups is None:
@@ -710,7 +717,7 @@ def pair_of(c:Comparison, groups) -> list:
     if pair[0] == pair[1]: raise InputError(f"groups={groups!r} names one group twice")
     return [c.names.index(name) for name in pair]
 
-# %% ../nbs/02_metrics.ipynb #c132
+# %% ../nbs/02_metrics.ipynb #c135
 @one_number
 def auc_difference(c, groups=None):
     """ROC AUC of the first of two `groups` minus that of the second, in [−1, 1]; 0 is fair, and the sign says who is behind. NaN when
@@ -718,7 +725,7 @@ def auc_difference(c, groups=None):
     a, b = c.values("auc")[pair_of(c, groups)]
     return float(a - b)
 
-# %% ../nbs/02_metrics.ipynb #c136
+# %% ../nbs/02_metrics.ipynb #c139
 EQUITY_VARIANTS = {
     "luo2023": lambda total, v, alpha: total / (1 + alpha * np.abs(total - v).sum()),
     "std": lambda total, v, alpha: total / (1 + alpha * v.std()),
@@ -731,7 +738,7 @@ def equity_scaled(total:float, values, variant:str, alpha:float=1.0) -> float:
     values = np.asarray(values, float)
     return float(EQUITY_VARIANTS[variant](total, values, alpha)) if len(values) > 1 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c138
+# %% ../nbs/02_metrics.ipynb #c141
 @one_number
 def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
     """Overall AUC scaled by its spread over groups, in [0, 1]; higher is better and fairer. Variants: `luo2023` =
@@ -741,7 +748,7 @@ def equity_scaled_auc(c, variant="luo2023", alpha=1.0):
     if variant == "fairodds": return float(c.total("auc") / (1 + alpha * np.maximum(c.gap("tpr"), c.gap("fpr", published=True))))
     return equity_scaled(c.total("auc"), c.taking_part("auc"), variant, alpha)
 
-# %% ../nbs/02_metrics.ipynb #c140
+# %% ../nbs/02_metrics.ipynb #c143
 @one_number
 def performance_scaled_disparity(c, variant="mean", half=False):
     """Spread of group AUCs relative to the overall AUC, ≥ 0; 0 is fair. `mean`: population std / AUC, `max`: (max − min) / AUC;
@@ -752,7 +759,7 @@ def performance_scaled_disparity(c, variant="mean", half=False):
     base = abs(total - 0.5) if half else total
     return float(spread[variant](v) / base) if len(v) > 1 and base > 0 else np.nan
 
-# %% ../nbs/02_metrics.ipynb #c144
+# %% ../nbs/02_metrics.ipynb #c147
 @one_number
 def equalized_odds_difference(c, agg="worst_case", threshold=0.5):
     """The larger (`worst_case`) or the mean (`mean`) of the TPR gap (groups with positives) and the FPR gap (groups with negatives), in
@@ -761,7 +768,7 @@ def equalized_odds_difference(c, agg="worst_case", threshold=0.5):
     if agg not in how: raise unknown_name("agg", agg, how)
     return float(how[agg](c.gap("tpr", published=False), c.gap("fpr")))
 
-# %% ../nbs/02_metrics.ipynb #c146
+# %% ../nbs/02_metrics.ipynb #c149
 @one_number
 def demographic_parity_difference(c, threshold=0.5):
     """Largest minus smallest share of samples called positive, in [0, 1]; 0 is parity, which is fair only where prevalence is equal.

@@ -19,22 +19,21 @@ import pandas as pd
 
 from .core import InputError, Notes, plural, require, some, unknown_name
 from .inputs import Grouping, as_array, factorize, feature_columns, sigmoid
-from .metrics import PUBLISHED, Comparison, Groups, Ranking, compare_groups, metric_parts
+from .metrics import BIN_EDGES, PUBLISHED, Comparison, Groups, Ranking, compare_groups, metric_parts
 
 # %% auto #0
-__all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'FINE', 'MIN_LABELS', 'BIN_EDGES', 'BLOCK', 'METHODS',
-           'INFLUENCES', 'LEVELS', 'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'FAMILIES', 'SAID', 'SMALL', 'SHORT',
-           'BOUNDS', 'critical', 'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale',
-           'area_variance', 'area_limits', 'mean_limits', 'Columns', 'kish', 'Linear', 'linear', 'touching', 'Estimate',
-           'estimated', 'Scored', 'rate_sums', 'ratio_influence', 'rate_influence', 'rate', 'losses', 'mean_influence',
-           'mean', 'delong_of_counts', 'level_counts', 'order_of', 'area_influence', 'area', 'precision_influence',
-           'precision', 'slope_influence', 'slope', 'shrunken', 'error_curve', 'calibration', 'reweigh',
-           'resample_block', 'spread_over', 'resample', 'resampled', 'estimate', 'with_rest', 'split', 'RateShuffle',
-           'area_of_counts', 'AreaShuffle', 'MeanShuffle', 'mean_shuffle', 'UnitShuffle', 'pooled_placements',
-           'unit_shuffle', 'area_shuffle', 'shuffle_of', 'contrasts', 'reached', 'permutation_p', 'adjust', 'together',
-           'together_p', 'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings', 'part_in', 'jobs_of',
-           'cluster_codes', 'Uncertainty', 'gap_interval', 'family', 'combine', 'tell', 'uncertainty',
-           'mask_uncertainty', 'Accumulator']
+__all__ = ['PRIOR', 'REST', 'ALL', 'CELLS', 'RATES', 'SCALES', 'FINE', 'MIN_LABELS', 'BLOCK', 'METHODS', 'INFLUENCES', 'LEVELS',
+           'UNIT_STATS', 'MOST_DRAWS', 'CORRECTIONS', 'FAMILIES', 'SAID', 'SMALL', 'SHORT', 'BOUNDS', 'critical',
+           'two_sided', 'wilson', 'mover', 'placements', 'delong', 'hanley_mcneil', 'area_scale', 'area_variance',
+           'area_limits', 'mean_limits', 'Columns', 'kish', 'Linear', 'linear', 'touching', 'Estimate', 'estimated',
+           'Scored', 'rate_sums', 'ratio_influence', 'rate_influence', 'rate', 'losses', 'mean_influence', 'mean',
+           'delong_of_counts', 'level_counts', 'order_of', 'area_influence', 'area', 'precision_influence', 'precision',
+           'slope_influence', 'slope', 'shrunken', 'error_curve', 'calibration', 'reweigh', 'resample_block',
+           'spread_over', 'resample', 'resampled', 'estimate', 'with_rest', 'split', 'RateShuffle', 'area_of_counts',
+           'AreaShuffle', 'MeanShuffle', 'mean_shuffle', 'UnitShuffle', 'pooled_placements', 'unit_shuffle',
+           'area_shuffle', 'shuffle_of', 'contrasts', 'reached', 'permutation_p', 'adjust', 'together', 'together_p',
+           'merged', 'debiased_gap', 'detectable', 'verdicts', 'Job', 'Settings', 'part_in', 'jobs_of', 'cluster_codes',
+           'Uncertainty', 'gap_interval', 'family', 'combine', 'tell', 'uncertainty', 'mask_uncertainty', 'Accumulator']
 
 # %% ../nbs/04_uncertainty.ipynb #c009
 def _special(): return require("scipy.special", why="an interval")
@@ -158,12 +157,12 @@ def area_limits(a, m, n, scale, crit) -> tuple:
     with _calm():
         for _ in range(8):                                                      # each narrows to a sixteenth
             mid, step = near + steps * (far - near), (far - near) / 16
-            last = np.maximum(np.cumprod((mid - a) ** 2 < c2 * hanley_mcneil(mid, m, n), 0).sum(0) - 1, 0)
+            last = np.maximum(np.cumprod((mid - a) ** 2 <= c2 * hanley_mcneil(mid, m, n), 0).sum(0) - 1, 0)
             near, far = near + last * step, near + np.minimum(last + 1, 16) * step
     low, high = np.where(np.isnan(a + c2), np.nan, (near + far) / 2)
     return np.where(a <= 0, 0, low), np.where(a >= 1, 1, high)
 
-# %% ../nbs/04_uncertainty.ipynb #c043
+# %% ../nbs/04_uncertainty.ipynb #c045
 def mean_limits(x, variance, third, crit, bounds=(-np.inf, np.inf)) -> tuple:
     """`(low, high)` of a mean `x` with the given `variance` and `third` central moment (both of the mean itself); source: Hall 1992. NaN
     without spread."""
@@ -175,7 +174,7 @@ def mean_limits(x, variance, third, crit, bounds=(-np.inf, np.inf)) -> tuple:
         t = lambda u: np.where(flat, u, 3 / safe * (np.cbrt(1 + safe * (u - safe / 6)) - 1))
         return np.clip(x - s * t(crit), *bounds), np.clip(x - s * t(-crit), *bounds)
 
-# %% ../nbs/04_uncertainty.ipynb #c047
+# %% ../nbs/04_uncertainty.ipynb #c049
 REST, ALL = "(rest)", "(all)"
 
 class Columns:
@@ -219,13 +218,13 @@ class Columns:
         first[c] = g
         return bool((first[c] != g).any())
 
-# %% ../nbs/04_uncertainty.ipynb #c052
+# %% ../nbs/04_uncertainty.ipynb #c054
 def _table(cols, codes, k, x=None):
     "Sums of `x` by cluster and column (clusters, k); `codes` of −1 are in no column."
     rows = cols.clusters.max(initial=-1) + 1
     return np.bincount(cols.clusters * (k + 1) + codes + 1, weights=x, minlength=rows * (k + 1)).reshape(-1, k + 1)[:, 1:]
 
-# %% ../nbs/04_uncertainty.ipynb #c054
+# %% ../nbs/04_uncertainty.ipynb #c056
 def kish(cols, x):
     "The number of equally weighted samples that a sum of `x` is worth: (Σwx)² / Σw²x; source: Kish 1965."
     if cols.weight is None: return cols.total(x)
@@ -238,7 +237,7 @@ def _units(self, has):
 
 Columns.units = _units
 
-# %% ../nbs/04_uncertainty.ipynb #c057
+# %% ../nbs/04_uncertainty.ipynb #c059
 def _bessel(units):
     "√(u/(u − 1)), which takes the bias out of a deviation over u units; NaN for a single one."
     with _calm(): return np.sqrt(np.where(units > 1, units / (units - 1), np.nan))
@@ -249,7 +248,7 @@ def _worth(cols, codes, k, has):
     w = _table(cols, codes, k, has * cols.weight)
     with _calm(): return np.nan_to_num(w.sum(0) ** 2 / (w ** 2).sum(0))
 
-# %% ../nbs/04_uncertainty.ipynb #c059
+# %% ../nbs/04_uncertainty.ipynb #c061
 @dataclass
 class Linear:
     "Of a sum over independent units, per column: variance, third moment, number of units; and the correlation of each pair of columns."
@@ -280,7 +279,7 @@ def linear(cols:Columns, influences, has=None, correct=True) -> Linear:
         rho = np.clip(np.nan_to_num(cov / np.sqrt(V[pairs[:, 0]] * V[pairs[:, 1]])), -1, 1)
         return Linear(V * units / (units - 1) if correct else V, third, units, rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c063
+# %% ../nbs/04_uncertainty.ipynb #c065
 def touching(interval, size:int):
     "The level at which an interval just touches zero, for each of `size` intervals `interval(alpha)`."
     inside, outside = np.zeros(size), np.full(size, 8.0)
@@ -291,7 +290,7 @@ def touching(interval, size:int):
         inside, outside = np.where(out, mid, inside), np.where(out, outside, mid)
     return np.where(np.isnan(low), np.nan, two_sided(inside))
 
-# %% ../nbs/04_uncertainty.ipynb #c065
+# %% ../nbs/04_uncertainty.ipynb #c067
 @dataclass
 class Estimate:
     "One metric in every column: `limits(alpha, columns)` gives the interval at a level; differences of `pairs` and their p-values follow."
@@ -333,7 +332,7 @@ def estimated(cols, metric, value, limits, method, n=None, rho=None, centre=None
     centre, n, rho = value if centre is None else centre, cols.count if n is None else n, np.zeros(len(cols.pairs)) if rho is None else rho
     return Estimate(metric, value, centre, n, limits, method, cols.pairs, rho, least, variance)
 
-# %% ../nbs/04_uncertainty.ipynb #c070
+# %% ../nbs/04_uncertainty.ipynb #c072
 class Scored(Columns):
     "The columns of a `Comparison`."
     def __init__(self, c:Comparison, clusters=None, active=None, rests=True):
@@ -351,7 +350,7 @@ class Scored(Columns):
         return [c.groups, *[Groups(c.ranking, codes, 1) for codes in rests], *[c.overall] * (self.k > 1)]
     def values(self, metric): return np.concatenate([g.metric(metric_parts(metric), self.c.t) for g in self.groups])
 
-# %% ../nbs/04_uncertainty.ipynb #c074
+# %% ../nbs/04_uncertainty.ipynb #c076
 _EVERY = "tp tn fp fn"
 CELLS = ("tn", "fp", "fn", "tp")
 RATES = {
@@ -373,7 +372,7 @@ def rate_sums(cols, metric) -> tuple:
     counts = np.stack(cols.c.groups.confusion(0.0 if np.isnan(cols.c.t) else cols.c.t), 1)
     return cols.spread(counts @ top), cols.spread(counts @ bottom)
 
-# %% ../nbs/04_uncertainty.ipynb #c076
+# %% ../nbs/04_uncertainty.ipynb #c078
 def ratio_influence(cols, num, den):
     "`(ratio, influences)` of Σ num / Σ den in every column."
     bottom, w = cols.total(den), 1.0 if cols.weight is None else cols.weight
@@ -385,7 +384,7 @@ def ratio_influence(cols, num, den):
             yield np.where((codes >= 0) & np.isfinite(u), u, 0.0)
     return ratio, parts()
 
-# %% ../nbs/04_uncertainty.ipynb #c079
+# %% ../nbs/04_uncertainty.ipynb #c081
 def rate_influence(cols, metric):
     "What each row adds to a rate of every group."
     return ratio_influence(cols, *(_members(names)[cols.cell] for names in RATES[metric]))
@@ -404,7 +403,7 @@ def rate(cols:Scored, metric:str) -> Estimate:
     limits = lambda alpha, at: tuple(map(scale, wilson(p[at], n[at], critical(alpha, df[at]))))
     return estimated(cols, metric, scale(p), limits, "Wilson, Newcombe", den if cols.weight is None else kish(cols, has), rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c086
+# %% ../nbs/04_uncertainty.ipynb #c088
 def losses(cols, metric):
     "The per-sample values whose mean `bce` or `brier` is; NaN for a bare ranking."
     if metric == "bce": return cols.c.ranking.log_loss
@@ -414,7 +413,7 @@ def mean_influence(cols, metric):
     "What each row adds to a mean loss of every group."
     return ratio_influence(cols, losses(cols, metric), np.ones(len(cols.codes)))
 
-# %% ../nbs/04_uncertainty.ipynb #c088
+# %% ../nbs/04_uncertainty.ipynb #c090
 def mean(cols:Columns, metric:str, x=None, bounds=(0, np.inf)) -> Estimate:
     "The mean of per-sample values in every column: Student's t, corrected for skewness."
     x = losses(cols, metric) if x is None else x
@@ -432,7 +431,7 @@ def mean(cols:Columns, metric:str, x=None, bounds=(0, np.inf)) -> Estimate:
     limits = lambda alpha, at: mean_limits(value[at], m.variance[at], m.third[at], critical(alpha, m.units[at] - 1), bounds)
     return estimated(cols, metric, value, limits, "t, corrected for skewness", None, m.rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c092
+# %% ../nbs/04_uncertainty.ipynb #c094
 def delong_of_counts(neg, pos):
     "AUC and DeLong's variance from counts by level (…, levels), the lowest level first."
     n, m = neg.sum(-1), pos.sum(-1)
@@ -443,7 +442,7 @@ def delong_of_counts(neg, pos):
             return np.maximum(np.einsum("...i,...i", own, v * v) / other ** 2 - size * a ** 2, 0) / (size * (size - 1))
         return a, part(pos, m, below, n) + part(neg, n, above, m)
 
-# %% ../nbs/04_uncertainty.ipynb #c095
+# %% ../nbs/04_uncertainty.ipynb #c097
 def level_counts(cols, levels:int, everyone=None, where=None) -> tuple:
     """Counts of negatives and of positives (groups, levels) by level of score: each score its own in short data, else about `levels`, half
     of which split the positives evenly and half the negatives. `everyone` (sorted keys) and `where` (positions of its positives and
@@ -463,7 +462,7 @@ def level_counts(cols, levels:int, everyone=None, where=None) -> tuple:
     n, pos = np.diff(at, axis=1), np.diff(np.searchsorted(g._where, at), axis=1)
     return (n - pos).astype(float), pos.astype(float)
 
-# %% ../nbs/04_uncertainty.ipynb #c098
+# %% ../nbs/04_uncertainty.ipynb #c100
 FINE = 1024      # levels of score at which long data are counted for the variance of a rest
 
 def _codes_in_order(cols) -> tuple:
@@ -490,7 +489,7 @@ def _rests_and_everyone(cols) -> list:
         rests = np.where(m * n > 0, won / (m * n), np.nan), variance, m, n
     return [rests, delong(everyone, np.array([0, len(everyone)]), placed)]
 
-# %% ../nbs/04_uncertainty.ipynb #c102
+# %% ../nbs/04_uncertainty.ipynb #c104
 def order_of(g:Groups):
     "Positions of the samples in the sorted order of `g`."
     key = g.r.base if g.codes is None else g._with_group(g.codes, np.uint64(g.r.bits + 1))
@@ -512,7 +511,7 @@ def area_influence(cols, metric="auc", grow=(1.0, 1.0)):
         value.append(a)
     return np.concatenate(value), stored
 
-# %% ../nbs/04_uncertainty.ipynb #c105
+# %% ../nbs/04_uncertainty.ipynb #c107
 def _area_of_samples(cols):
     c, parts = cols.c, [delong(cols.c.groups.key, cols.c.groups.edges)]
     if cols.rest: parts += _rests_and_everyone(cols)
@@ -535,7 +534,7 @@ def area(cols:Scored, metric:str="auc") -> Estimate:
     limits = lambda alpha, at: area_limits(a[at], m[at], n[at], scale[at], critical(alpha, t[at]))
     return estimated(cols, metric, a, limits, "DeLong, score form", None, rho, variance=area_variance(a, scale, m, n))
 
-# %% ../nbs/04_uncertainty.ipynb #c111
+# %% ../nbs/04_uncertainty.ipynb #c113
 MIN_LABELS = 10
 
 def _few(cols): return np.minimum(*(cols.units(label) for label in (cols.y, ~cols.y)))
@@ -562,7 +561,7 @@ def precision_influence(cols, metric="ap"):
         stored.append(psi)
     return np.concatenate(value), stored
 
-# %% ../nbs/04_uncertainty.ipynb #c114
+# %% ../nbs/04_uncertainty.ipynb #c116
 def precision(cols:Scored, metric:str="ap") -> Estimate:
     "Average precision in every column, with a logit interval."
     p, parts = precision_influence(cols)
@@ -575,7 +574,7 @@ def precision(cols:Scored, metric:str="ap") -> Estimate:
             return tuple(np.where(np.isfinite(x) & (s > 0), sigmoid(x + q * s), np.nan) for q in (-crit, crit))
     return estimated(cols, metric, p, limits, "logit", None, m.rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c121
+# %% ../nbs/04_uncertainty.ipynb #c123
 def _slope_of(x, y, w, codes, value, is_slope, steps=30):
     k = len(value)
     safe, theta = np.where(codes < 0, k, codes), np.append(np.nan_to_num(value), 0.0)
@@ -600,7 +599,7 @@ def slope_influence(cols, metric):
     x = np.where(np.isfinite(x), x, 0.0)
     return value, [_slope_of(x, q.y, w, codes, value[at], metric == "cal_slope") for at, codes in cols.parts()]
 
-# %% ../nbs/04_uncertainty.ipynb #c124
+# %% ../nbs/04_uncertainty.ipynb #c126
 def slope(cols:Scored, metric:str) -> Estimate:
     "Calibration slope or intercept in every column, with a sandwich variance."
     value, parts = slope_influence(cols, metric)
@@ -609,7 +608,7 @@ def slope(cols:Scored, metric:str) -> Estimate:
     limits = lambda alpha, at: mean_limits(value[at], m.variance[at], 0.0, critical(alpha, df[at]))
     return estimated(cols, metric, value, limits, "t, sandwich variance", None, m.rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c128
+# %% ../nbs/04_uncertainty.ipynb #c130
 def _folded(d, s):
     "Of |X|, X normal with mean d and deviation s: mean, variance, and what it takes over from X to first and to second order."
     ndtr = _special().ndtr
@@ -623,7 +622,7 @@ def _squared(d, s):
     "The same of X²."
     return d * d + s * s, 2 * s ** 4 + 4 * d * d * s * s, 2 * d * s, 2 * s * s
 
-# %% ../nbs/04_uncertainty.ipynb #c133
+# %% ../nbs/04_uncertainty.ipynb #c135
 def shrunken(x, variance):
     "`x` drawn towards its weighted mean, as far as its `variance` explains its spread."
     g = 1 / variance
@@ -631,14 +630,14 @@ def shrunken(x, variance):
     between = max(((g * (x - centre) ** 2).sum() - (len(x) - 1)) / room, 0) if room > 0 else 0
     return centre + between / (between + variance) * (x - centre)
 
-# %% ../nbs/04_uncertainty.ipynb #c136
+# %% ../nbs/04_uncertainty.ipynb #c138
 def _between_bins(s, ratio):
     "The correlation of bins with deviations `s` that makes the variance of their sum `ratio` times as large; 0 to 1."
     own = (s ** 2).sum()
     others = s.sum() ** 2 - own
     return min((ratio - 1) * own / others, 1.0) if others > 0 else 0.0
 
-# %% ../nbs/04_uncertainty.ipynb #c138
+# %% ../nbs/04_uncertainty.ipynb #c140
 _LAMBDA = np.sinh(np.linspace(0, 7, 141)) / 20
 _LAMBDA = np.concatenate([-_LAMBDA[:0:-1], _LAMBDA])
 
@@ -669,24 +668,7 @@ def error_curve(n, p, y, root=False, deff=1.0, inside=1.0) -> tuple:
 
 def _read(curve, z): return np.full(np.shape(z), np.nan) if curve is None else np.interp(-np.asarray(z), -curve[1], curve[0])
 
-# %% ../nbs/04_uncertainty.ipynb #c143
-def _own_range(g, bins=10):
-    lo, hi = g.ends()
-    edges, wide = np.repeat(lo[:, None], bins + 1, 1), hi > lo
-    edges[wide] = np.linspace(lo[wide], hi[wide], bins + 1, axis=1)
-    return edges
-
-def _equal_mass(g, bins=10):
-    if not len(g.key): return np.zeros((g.k, bins + 1))
-    last = g.edges[:-1, None] + np.ceil(g.count[:, None] * np.arange(1, bins) / bins).astype(np.int64) - 1
-    last = np.minimum(np.maximum(last, g.edges[:-1, None]), len(g.key) - 1)
-    part = g.key[last] >> np.uint64(1) & ((np.uint64(1) << np.uint64(g.r.bits)) - np.uint64(1))
-    inner = g.r.decisions[g.r.keymap.place(part)]
-    return np.concatenate([inner[:, :1], inner, inner[:, -1:]], axis=1)
-
-BIN_EDGES = {"ece": _own_range, "ece01": lambda g: np.tile(np.linspace(0, 1, 11), (g.k, 1)), "ce_debiased": _equal_mass}
-
-# %% ../nbs/04_uncertainty.ipynb #c146
+# %% ../nbs/04_uncertainty.ipynb #c145
 def _design_effect(cols, x):
     "How many times the variance of the mean of `x` is that of as many independent, equally weighted samples; at least 1."
     mu, parts = ratio_influence(cols, x, np.ones(len(x)))
@@ -711,7 +693,7 @@ def _inside_bins(cols, codes, edges):
         each = np.bincount(code, weights=w, minlength=k) / np.bincount(code, minlength=k)             # the mean weight of a column
         return np.fmax(ours.reshape(k, bins).sum(1) / (alone.reshape(k, bins).sum(1) * each), 1.0)
 
-# %% ../nbs/04_uncertainty.ipynb #c149
+# %% ../nbs/04_uncertainty.ipynb #c148
 def calibration(cols:Scored, metric:str) -> Estimate:
     "A calibration error in every column; bin edges are taken as given."
     value, curves, deff, rho = cols.values(metric), [], np.ones(cols.size), None
@@ -736,7 +718,7 @@ def calibration(cols:Scored, metric:str) -> Estimate:
     centre = np.array([float(_read(c, 0.0)) for c in curves])
     return estimated(cols, metric, value, limits, "test inversion, noise taken off", None, rho, centre, 0.0)
 
-# %% ../nbs/04_uncertainty.ipynb #c153
+# %% ../nbs/04_uncertainty.ipynb #c152
 def reweigh(g:Groups, order, w):
     "Give the sorted samples of `g` new weights, in place."
     g._weigh(w[order])
@@ -751,7 +733,7 @@ def _own(g):
     g.r = copy.copy(g.r)
     return g
 
-# %% ../nbs/04_uncertainty.ipynb #c156
+# %% ../nbs/04_uncertainty.ipynb #c155
 def _draw(rng, start, size, order, unit, n):
     "Multinomial counts within strata: `order` lists the units stratum by stratum, each beginning at `start` and `size` long."
     pick = order[start + (rng.random(len(order)) * size).astype(np.int64)]
@@ -780,7 +762,7 @@ def resample_block(parts, orders, metric, ts, base, strata, unit, draws, seed):
         number += np.outer(ok, ok)
     return total, outer, number
 
-# %% ../nbs/04_uncertainty.ipynb #c159
+# %% ../nbs/04_uncertainty.ipynb #c158
 BLOCK = 100      # draws per task
 
 def spread_over(function, tasks, n_jobs):
@@ -791,7 +773,7 @@ def spread_over(function, tasks, n_jobs):
 
 def _seed(entropy, name, block): return np.random.SeedSequence([entropy, zlib.crc32(name.encode()), block])
 
-# %% ../nbs/04_uncertainty.ipynb #c161
+# %% ../nbs/04_uncertainty.ipynb #c160
 def _own_point(metric): return metric.startswith(("tpr_at_", "tnr_at_"))
 
 def resample(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1, others=()):
@@ -816,7 +798,7 @@ def resample(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=
         m = total / np.diag(number)
         return outer / number - np.outer(m, m)
 
-# %% ../nbs/04_uncertainty.ipynb #c164
+# %% ../nbs/04_uncertainty.ipynb #c163
 def resampled(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=1) -> Estimate:
     "Any metric in every column: its variance by a stratified bootstrap; at operating points, Wilson's interval on the effective number."
     p, cov = cols.values(metric), resample(cols, metric, draws, entropy, n_jobs)
@@ -828,7 +810,7 @@ def resampled(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int
     else: limits = lambda alpha, at: mean_limits(p[at], V[at], 0.0, critical(alpha))
     return estimated(cols, metric, p, limits, f"bootstrap ({draws:,} draws)", None, rho)
 
-# %% ../nbs/04_uncertainty.ipynb #c170
+# %% ../nbs/04_uncertainty.ipynb #c169
 METHODS = {"auc": area, **dict.fromkeys(RATES, rate), "bce": mean, "brier": mean, "ap": precision,
            "cal_slope": slope, "cal_intercept": slope, **dict.fromkeys(BIN_EDGES, calibration)}
 INFLUENCES = {"auc": area_influence, **dict.fromkeys(RATES, rate_influence), "bce": mean_influence, "brier": mean_influence,
@@ -839,7 +821,7 @@ def estimate(cols:Scored, metric:str, draws:int=1000, entropy:int=0, n_jobs:int=
     name = metric_parts(metric).name
     return METHODS[name](cols, name) if name in METHODS else resampled(cols, name, draws, entropy, n_jobs)
 
-# %% ../nbs/04_uncertainty.ipynb #c174
+# %% ../nbs/04_uncertainty.ipynb #c173
 LEVELS = 64
 
 def with_rest(x):
@@ -857,7 +839,7 @@ def split(rng, cells, sizes, B:int):
     out[:, -1] = rest
     return out.astype(float)
 
-# %% ../nbs/04_uncertainty.ipynb #c178
+# %% ../nbs/04_uncertainty.ipynb #c177
 @dataclass
 class RateShuffle:
     "Successes shuffled over the trials of all groups."
@@ -872,7 +854,7 @@ class RateShuffle:
         trials, successes = self.den.astype(np.int64), int(self.num.sum())
         return self.stats(rng.multivariate_hypergeometric(trials, successes, size=B, method="marginals").astype(float))
 
-# %% ../nbs/04_uncertainty.ipynb #c181
+# %% ../nbs/04_uncertainty.ipynb #c180
 def area_of_counts(neg, pos):
     "AUC and its variance for tests, from counts by level (…, levels)."
     (a, V), n, m = delong_of_counts(neg, pos), neg.sum(-1), pos.sum(-1)
@@ -887,7 +869,7 @@ class AreaShuffle:
     def seen(self): return self.stats(self.neg[None], self.pos[None])
     def draw(self, rng, B): return self.stats(*(split(rng, x.sum(0), x.sum(1).astype(np.int64), B) for x in (self.neg, self.pos)))
 
-# %% ../nbs/04_uncertainty.ipynb #c184
+# %% ../nbs/04_uncertainty.ipynb #c183
 @dataclass
 class MeanShuffle:
     "Samples of each group by level of their value, and the mean and mean square of each level."
@@ -915,7 +897,7 @@ def mean_shuffle(cols, x):
     counts = np.bincount(codes * len(size) + level, minlength=cols.k * len(size)).reshape(cols.k, -1)
     return MeanShuffle(counts.astype(float), *(np.bincount(level, weights=w) / size for w in (v, v ** 2)))
 
-# %% ../nbs/04_uncertainty.ipynb #c188
+# %% ../nbs/04_uncertainty.ipynb #c187
 def _ratio_stats(x, units, fixed, least=False):
     num, den, nn, nd, dd = x
     with _calm():
@@ -959,7 +941,7 @@ class UnitShuffle:
             codes[:, i] = rng.permuted(np.broadcast_to(self.group[i], (B, len(i))), axis=1)
         return self.stats(codes)
 
-# %% ../nbs/04_uncertainty.ipynb #c191
+# %% ../nbs/04_uncertainty.ipynb #c190
 def pooled_placements(cols):
     "Per sample: the share of all negatives that a positive beats, and of all positives that beat a negative; and the area of all samples."
     g = cols.c.overall
@@ -968,7 +950,7 @@ def pooled_placements(cols):
     v10[order[at]], v01[order[neg]] = below / w[neg].sum(), above / w[at].sum()
     return v10, v01, float((below / w[neg].sum() * w[at]).sum() / w[at].sum())
 
-# %% ../nbs/04_uncertainty.ipynb #c194
+# %% ../nbs/04_uncertainty.ipynb #c193
 def unit_shuffle(cols, metric, x=None, e=None):
     "Patients or weighted samples for one metric; `x` are the values of a mean, `e` the estimate of an area."
     ok, w = cols.known, np.ones(len(cols.codes)) if cols.weight is None else cols.weight
@@ -988,7 +970,7 @@ def unit_shuffle(cols, metric, x=None, e=None):
     has = S[:, 1] > 0
     return UnitShuffle("rate" if x is None else "mean", cols.k, group[has], np.zeros(has.sum(), int), S[has])
 
-# %% ../nbs/04_uncertainty.ipynb #c198
+# %% ../nbs/04_uncertainty.ipynb #c197
 def area_shuffle(cols):
     "Counts of negatives and positives by level of score."
     return AreaShuffle(*level_counts(cols, LEVELS))
@@ -1002,7 +984,7 @@ def shuffle_of(cols:Scored, metric:str, e:Estimate):
         return unit_shuffle(cols, metric, x) if cols.designed else mean_shuffle(cols, x)
     if metric in RATES: return unit_shuffle(cols, metric) if cols.designed else RateShuffle(*(v[:cols.k] for v in rate_sums(cols, metric)))
 
-# %% ../nbs/04_uncertainty.ipynb #c202
+# %% ../nbs/04_uncertainty.ipynb #c201
 def contrasts(value, variance, pairs, take):
     "|T| of every pair (B, pairs), and Q (B,) of the groups that `take` part."
     (a, b), k = pairs.T, len(take)
@@ -1013,7 +995,7 @@ def contrasts(value, variance, pairs, take):
         Q = (w * (v - ((w * v).sum(1) / w.sum(1))[:, None]) ** 2).sum(1)
     return T, np.where(ok.sum(1) > 1, Q, np.nan)
 
-# %% ../nbs/04_uncertainty.ipynb #c205
+# %% ../nbs/04_uncertainty.ipynb #c204
 def reached(shuffle, pairs, take, draws, seed):
     """How often the shuffles of one block exceed what was seen (half, where they equal it), and how many of them are defined, per pair and
     for Q."""
@@ -1021,7 +1003,7 @@ def reached(shuffle, pairs, take, draws, seed):
     s = np.column_stack(contrasts(*shuffle.draw(rng, draws), pairs, take))
     return (s >= seen - 1e-9).sum(0) - .5 * (np.abs(s - seen) < 1e-9).sum(0), np.isfinite(s).sum(0)
 
-# %% ../nbs/04_uncertainty.ipynb #c208
+# %% ../nbs/04_uncertainty.ipynb #c207
 MOST_DRAWS = 20_000
 
 def permutation_p(jobs:dict, draws:int, least:float=1.0, entropy:int=0, n_jobs:int=1) -> dict:
@@ -1046,7 +1028,7 @@ def permutation_p(jobs:dict, draws:int, least:float=1.0, entropy:int=0, n_jobs:i
         found[k] = p[:-1], p[-1], Q[0], done[k]
     return found
 
-# %% ../nbs/04_uncertainty.ipynb #c215
+# %% ../nbs/04_uncertainty.ipynb #c214
 def _holm(p): return np.minimum(np.maximum.accumulate(p * np.arange(len(p), 0, -1)), 1)
 def _bh(p): return np.minimum(np.minimum.accumulate((p * len(p) / np.arange(1, len(p) + 1))[::-1])[::-1], 1)
 
@@ -1061,7 +1043,7 @@ def adjust(p, method:str="holm"):
     out[order] = CORRECTIONS[method](p[order])
     return out
 
-# %% ../nbs/04_uncertainty.ipynb #c219
+# %% ../nbs/04_uncertainty.ipynb #c218
 @functools.lru_cache(None)
 def _range_grid(K):
     "Quantiles and probabilities of the range of `K` independent standard normals."
@@ -1083,7 +1065,7 @@ def together_p(p, K:int):
     q, cdf = _range_grid(K)
     return float(np.clip(1 - np.interp(math.sqrt(2) * critical(max(p, 1e-14)), q, cdf), 0, 1))
 
-# %% ../nbs/04_uncertainty.ipynb #c224
+# %% ../nbs/04_uncertainty.ipynb #c223
 def merged(values, errors):
     "The values with neighbours put together (weighted) until all differ by a standard error of their difference, a little more where many."
     parts, within = [[values[i], errors[i] ** -2.0, [i]] for i in np.argsort(values)], min(2, 1 + 0.1 * (len(values) - 2))
@@ -1097,7 +1079,7 @@ def merged(values, errors):
     for x, _, members in parts: out[members] = x
     return out
 
-# %% ../nbs/04_uncertainty.ipynb #c226
+# %% ../nbs/04_uncertainty.ipynb #c225
 @functools.lru_cache(None)
 def _noise(K):
     half = np.random.default_rng(0).standard_normal((2000, K))
@@ -1113,19 +1095,19 @@ def debiased_gap(values, errors) -> tuple:
     short = max(noise - gap, 0) * min(1, (len(values) - 1) ** 2 / 5) if np.ptp(calm) == 0 else 0
     return gap - (_mean_range(calm, errors) - float(np.ptp(calm))) - short, noise
 
-# %% ../nbs/04_uncertainty.ipynb #c234
+# %% ../nbs/04_uncertainty.ipynb #c233
 def detectable(error, alpha:float=0.05, power:float=0.8):
     "The true difference that a two-sided test at level `alpha` finds with probability `power`, when its standard error is `error`."
     return (critical(alpha) + _special().ndtri(power)) * np.asarray(error)
 
-# %% ../nbs/04_uncertainty.ipynb #c237
+# %% ../nbs/04_uncertainty.ipynb #c236
 def verdicts(low, high, p_adjusted, alpha:float, tolerance=None):
     "`alike` (interval within ± tolerance), `different` (interval excludes 0 and adjusted p ≤ alpha), or `cannot say`, per difference."
     low, high, p = (np.asarray(x, float) for x in (low, high, p_adjusted))
     tol = np.full(low.shape, np.nan) if tolerance is None else np.broadcast_to(np.asarray(tolerance, float), low.shape)
     return np.select([(low > -tol) & (high < tol), ((low > 0) | (high < 0)) & ~(p > alpha)], ["alike", "different"], "cannot say")
 
-# %% ../nbs/04_uncertainty.ipynb #c241
+# %% ../nbs/04_uncertainty.ipynb #c240
 @dataclass
 class Job:
     "One metric of one attribute: where it is asked, the estimate, what to shuffle, and which groups take part in the gap."
@@ -1138,7 +1120,7 @@ class Job:
     @property
     def label(self): return ("" if self.target is None else f"{self.target}, ") + f"{self.attribute} {self.estimate.metric}"
 
-# %% ../nbs/04_uncertainty.ipynb #c243
+# %% ../nbs/04_uncertainty.ipynb #c242
 @dataclass
 class Settings:
     "The level and the rules of one call."
@@ -1183,7 +1165,7 @@ class Settings:
                                  "as {'auc': 0.05}")
         return self
 
-# %% ../nbs/04_uncertainty.ipynb #c246
+# %% ../nbs/04_uncertainty.ipynb #c245
 def part_in(cols, e, alpha, usable=None):
     "Which groups take part in the gap: large enough, usable, and with an interval."
     error = e.error(alpha)[:cols.k]
@@ -1199,7 +1181,7 @@ def jobs_of(c:Comparison, metrics, how:Settings, clusters=None) -> list:
         out.append(Job(c.grouping.name, c.q.name, cols, e, shuffle_of(cols, m, e), take))
     return out
 
-# %% ../nbs/04_uncertainty.ipynb #c249
+# %% ../nbs/04_uncertainty.ipynb #c248
 def cluster_codes(clusters, n:int):
     "Clusters as integers, one per sample; `None` stays `None`."
     if clusters is None: return None
@@ -1211,7 +1193,7 @@ def cluster_codes(clusters, n:int):
                          "own, or leave these rows out")
     return codes
 
-# %% ../nbs/04_uncertainty.ipynb #c253
+# %% ../nbs/04_uncertainty.ipynb #c252
 @dataclass(repr=False)
 class Uncertainty:
     """`intervals` (a row per attribute, metric and group), `pairwise` (per pair of groups, and each group against the rest), `tests` (all
@@ -1226,7 +1208,7 @@ class Uncertainty:
         counts = plural(len(self.intervals), "interval"), plural(len(self.pairwise), "difference"), plural(len(self.gaps), "gap")
         return f"Uncertainty at {100*self.settings.get('ci', 0.95):g} %: {', '.join(counts)}"
 
-# %% ../nbs/04_uncertainty.ipynb #c255
+# %% ../nbs/04_uncertainty.ipynb #c254
 def _interval_rows(j, how):
     e, (low, high) = j.estimate, j.estimate.interval(how.alpha)
     cut = lambda x: np.maximum(x, e.least)
@@ -1245,7 +1227,7 @@ def _pair_rows(j, how, p):
         "detectable": detectable(both, how.alpha), "method": f"{e.method}; p {'from the interval' if p is None else 'shuffled groups'}",
         "tolerance": how.tolerated(e.metric)})
 
-# %% ../nbs/04_uncertainty.ipynb #c258
+# %% ../nbs/04_uncertainty.ipynb #c257
 def _between(e, take):
     "The rows of `pairs` between two groups that both `take` part."
     (a, b), k = e.pairs.T, len(take)
@@ -1260,7 +1242,7 @@ def _test_row(j, how, p):
     least = np.nanmin(e.p_values()[_between(e, j.take)])
     return row | {"statistic": float(critical(max(least, 1e-15))), "p_value": together_p(least, k)}
 
-# %% ../nbs/04_uncertainty.ipynb #c260
+# %% ../nbs/04_uncertainty.ipynb #c259
 def gap_interval(e:Estimate, take, alpha:float) -> tuple:
     "`(low, high)` of largest − smallest among the groups that `take` part, from all their differences together."
     rows = _between(e, take)
@@ -1268,7 +1250,7 @@ def gap_interval(e:Estimate, take, alpha:float) -> tuple:
     low, high = e.difference(together(alpha, int(take.sum())), rows)
     return max(0.0, float(np.max([low, -high]))), float(np.max([high, -low]))
 
-# %% ../nbs/04_uncertainty.ipynb #c263
+# %% ../nbs/04_uncertainty.ipynb #c262
 def _gap_row(j, how):
     e, k = j.estimate, int(j.take.sum())
     row = {"attribute": j.attribute, "metric": e.metric, "n_groups": k,
@@ -1290,7 +1272,7 @@ def _eod_row(tpr, tnr, how):
     return a | {"metric": "eod", "n_groups": min(a["n_groups"], b["n_groups"]), "low": score(ha, hb), "high": score(la, lb),
                 **{c: score(a[c], b[c]) for c in ("gap", "gap_debiased", "noise")}, "detectable": np.nan, "smallest": None, "largest": None}
 
-# %% ../nbs/04_uncertainty.ipynb #c266
+# %% ../nbs/04_uncertainty.ipynb #c265
 FAMILIES = {"differences between two groups": False, "differences of a group from the rest": True}
 
 def _judged(frames:dict, how) -> Uncertainty:
@@ -1313,7 +1295,7 @@ def family(settings) -> str:
     if settings.get("correction") not in names or not counts: return ""
     return f"; p-values corrected {names[settings['correction']]} over " + " and over ".join(counts) + ", of all attributes and metrics"
 
-# %% ../nbs/04_uncertainty.ipynb #c268
+# %% ../nbs/04_uncertainty.ipynb #c267
 def combine(answers, correction:str=None) -> Uncertainty:
     "Several answers as one: p-values are corrected, and verdicts given, for all of them together."
     answers = list(answers)
@@ -1325,7 +1307,7 @@ def combine(answers, correction:str=None) -> Uncertainty:
     tables = ("intervals", "pairwise", "tests", "gaps")
     return _judged({k: pd.concat([getattr(a, k) for a in answers], ignore_index=True) for k in tables}, Settings(**s).check())
 
-# %% ../nbs/04_uncertainty.ipynb #c272
+# %% ../nbs/04_uncertainty.ipynb #c271
 _COLUMNS = {
     "intervals": "attribute metric group value estimate low high method n",
     "pairwise": "attribute metric group_a group_b difference estimate low high p_value p_adjusted verdict detectable method tolerance",
@@ -1364,10 +1346,9 @@ def _answer(jobs:list, how:Settings, notes) -> Uncertainty:
             frames[k].append(f)
     return _judged({k: pd.concat(f, ignore_index=True) for k, f in frames.items()}, how)
 
-# %% ../nbs/04_uncertainty.ipynb #c276
+# %% ../nbs/04_uncertainty.ipynb #c275
 SAID, SMALL = 6, 100       # groups named in one sentence; samples below which a group is called small
 SHORT = [                  # from so many of the rarer label, to fewer than so many: what is wrong with the intervals of which metrics
-    (2, 5, ("auc",), "can have an interval that is too short (91 % instead of 95 %)"),
     (0, MIN_LABELS, ("ap", "cal_slope", "cal_intercept"), "has no interval"),
     (0, MIN_LABELS, ("bce", "brier"), "can have an interval that is too short (92 % instead of 95 %)"),
     (MIN_LABELS, 3 * MIN_LABELS, ("ap",), "can have an interval that is too short (92 % instead of 95 %)")]
@@ -1389,7 +1370,7 @@ def _small(where, jobs, how):
         shown = "has no interval" if np.isnan(low[g]) else f"lies between {low[g]:.2f} and {high[g]:.2f}{finds}"
         yield f"{where} {cols.group_names[g]!r} ({size}): {e.metric} {shown}"
 
-# %% ../nbs/04_uncertainty.ipynb #c278
+# %% ../nbs/04_uncertainty.ipynb #c277
 def tell(jobs, how, notes):
     "Add what a reader of the intervals must know to `notes`, one sentence for each kind."
     places = {}
@@ -1419,7 +1400,7 @@ def tell(jobs, how, notes):
             notes.add(f"intervals of what depends on the threshold {c.threshold} take it as fixed, although it was found on these same "
                       "samples")
 
-# %% ../nbs/04_uncertainty.ipynb #c282
+# %% ../nbs/04_uncertainty.ipynb #c281
 def uncertainty(
     comparisons,                    # a `Comparison`, or several (attributes, questions) that are corrected together
     metrics=PUBLISHED,              # of `METRICS`, by name
@@ -1446,7 +1427,7 @@ def uncertainty(
     codes = cluster_codes(clusters, sizes.pop())
     return _answer([j for c in each for j in jobs_of(c, dict.fromkeys(names), how, codes)], how, notes)
 
-# %% ../nbs/04_uncertainty.ipynb #c314
+# %% ../nbs/04_uncertainty.ipynb #c313
 BOUNDS = {"dice": (0, 1), "iou": (0, 1), "nsd": (0, 1), "hd95": (0, np.inf), "asd": (0, np.inf)}
 
 def _nested(values) -> dict:
@@ -1454,7 +1435,7 @@ def _nested(values) -> dict:
     values = values if isinstance(values, Mapping) else {"dice": values}
     return values if values and all(isinstance(v, Mapping) for v in values.values()) else {None: values}
 
-# %% ../nbs/04_uncertainty.ipynb #c316
+# %% ../nbs/04_uncertainty.ipynb #c315
 def _mean_job(target, metric, x, group, how, clusters):
     x = as_array(x, metric).astype(float)
     if x.shape != group.codes.shape:
@@ -1486,7 +1467,7 @@ def mask_uncertainty(
             for target, metrics in nested.items() for g in known for metric, x in metrics.items()]
     return _answer(jobs, how, notes)
 
-# %% ../nbs/04_uncertainty.ipynb #c321
+# %% ../nbs/04_uncertainty.ipynb #c320
 def _kept(v, what): return pd.Series(v.array.copy() if isinstance(v, pd.Series) else np.array(as_array(v, what)))
 
 def _same_names(what, new, earlier):

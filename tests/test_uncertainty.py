@@ -459,6 +459,25 @@ def test_an_accumulator_keeps_copies_and_checks_batches():
     with pytest.raises(InputError, match="columns"): weighted.update([0, 1], [.2, .3], ["F", "M"])
 
 
+# -- perfect separation --------------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("positives, negatives", [(1, 6), (2, 2), (5, 6), (50, 40)])
+@pytest.mark.parametrize("design", ["plain", "patients", "weights"])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_perfect_separation_is_no_certainty(positives, negatives, design, turn):
+    "The interval reaches the end of the scale and has a width, whatever the design, and so has every difference."
+    y = np.tile(np.r_[np.zeros(negatives), np.ones(positives)], 2).astype(int)
+    score = .5 + turn*(.1 + .3*np.tile(np.linspace(0, 1, len(y)//2), 2))*(2*y - 1)
+    how = {"patients": dict(clusters=np.arange(len(y))), "weights": dict(sample_weight=np.full(len(y), 2.)), "plain": {}}[design]
+    report = fm.evaluate(y, score, sensitive_features=pd.Series(np.repeat(["a", "b"], len(y)//2), name="g"), ci=.95, n_resamples=50, min_group_size=2, **how)
+    own = report.intervals[(report.intervals.metric == "auc") & (report.intervals.group != "(all)")]
+    assert (own.value == (turn > 0)).all()
+    if positives > 1 or design == "plain":
+        assert ((own.high == 1) & (own.low < .99) & (own.low > .05) if turn > 0 else (own.low == 0) & (own.high > .01) & (own.high < .95)).all()
+        pair = report.pairwise[report.pairwise.metric == "auc"].iloc[0]
+        assert pair.low < -.01 and pair.high > .01 and pair.detectable > .01 and pair.verdict == "cannot say"
+
+
 # -- simulations: benchmarks/coverage.py, smaller -----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", ["K=2 n=50 p=.2, equal", "K=3 n=200 p=.05/.2/.5", "K=2 n=150/300, 3 images"])
