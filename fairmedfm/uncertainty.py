@@ -1211,9 +1211,9 @@ class Uncertainty:
 # %% ../nbs/04_uncertainty.ipynb #c254
 def _interval_rows(j, how):
     e, (low, high) = j.estimate, j.estimate.interval(how.alpha)
-    cut = lambda x: np.maximum(x, e.least)
+    cut, none = lambda x: np.maximum(x, e.least), high <= e.least               # an interval below the scale would claim certainty
     rows = pd.DataFrame({"attribute": j.attribute, "metric": e.metric, "group": j.cols.names, "value": e.value, "estimate": cut(e.centre),
-                         "low": cut(low), "high": cut(high), "method": e.method, "n": e.n})
+                         "low": np.where(none, np.nan, cut(low)), "high": np.where(none, np.nan, high), "method": e.method, "n": e.n})
     return rows[[name != REST for name in j.cols.names]]
 
 def _pair_rows(j, how, p):
@@ -1392,8 +1392,9 @@ def tell(jobs, how, notes):
     off = ((where, j, j.cols.active & (j.estimate.interval(how.alpha)[0][:j.cols.k] <= 0))
            for where, mine in places.items() for j in mine if j.estimate.least == 0)
     say((f"{line} ({j.estimate.metric})" for where, j, holds in off for line in named(where, j, holds)),
-        "calibration errors no larger than noise alone can give, whose intervals are for the error without noise, may lie below the value, "
-        "and are wider than need be (97 to 100 % instead of 95 %): ")
+        "calibration errors no larger than noise alone can give, whose intervals are for the error without noise and may lie below the "
+        "value (there is none where even no error seldom looks so small), and whose differences have intervals that are wider than need be "
+        "(97 to 100 % instead of 95 %): ")
     at_threshold = (j for j in jobs if isinstance(j.cols, Scored) and metric_parts(j.estimate.metric).at_threshold)
     for c in {id(j.cols): j.cols.c for j in at_threshold}.values():
         if callable(c._rule):

@@ -478,6 +478,23 @@ def test_perfect_separation_is_no_certainty(positives, negatives, design, turn):
         assert pair.low < -.01 and pair.high > .01 and pair.detectable > .01 and pair.verdict == "cannot say"
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_no_interval_claims_certainty(seed):
+    "Small, skewed, tied, perfect and hopeless scores: an interval has a width, holds its estimate, or is missing."
+    rng = np.random.default_rng(seed)
+    n, kind = int(rng.choice([8, 12, 40, 100])), seed % 5
+    y, noise = rng.random(n) < rng.choice([.1, .3, .5, .9]), rng.random(n)
+    score = (noise, .6*y + .3*noise, np.round(noise, 1), 1.*y, 1 - .6*y - .3*noise)[kind]
+    how = {} if seed % 3 else {"clusters": np.arange(n)//2, "sample_weight": .1 + rng.random(n)}
+    groups = pd.Series(rng.choice(["a", "b", "c"], n), name="g")
+    try: report = fm.evaluate(y.astype(int), score, sensitive_features=groups, ci=.95, n_resamples=20, min_group_size=1, **how)
+    except InputError as e: return pytest.skip(str(e))
+    for rows in (report.intervals, report.pairwise):
+        there = rows[rows.low.notna() | rows.high.notna()]
+        assert (there.low < there.high).all()
+        assert ((there.low <= there.estimate + 1e-9) & (there.estimate <= there.high + 1e-9)).all()
+
+
 # -- simulations: benchmarks/coverage.py, smaller -----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", ["K=2 n=50 p=.2, equal", "K=3 n=200 p=.05/.2/.5", "K=2 n=150/300, 3 images"])
