@@ -26,10 +26,8 @@ from .inputs import align, as_array, feature_columns, groupings, questions, weig
 from .masks import MASK_METRICS
 from .metrics import METRICS, Comparison, metric_parts
 from .plots import (NAMES, REST, Asked, Sheet, clean, column_of, confidence_of, counts, dice_by_group, dice_by_size, differences,
-                             draw_calibration,
-                             draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers, pick, to_svg, tolerance_of,
-                             trade_off, units,
-                             verdict_kind, words)
+                             draw_calibration, draw_histograms, draw_pr, draw_roc, forest, gaps, group_numbers, pair_numbers, pick, to_svg, tolerance_of,
+                             trade_off, units, verdict_kind, words)
 from .report import FairnessReport, _assumptions, _behind, _cell, _headline, _plain, _shown
 
 # %% auto #0
@@ -517,7 +515,8 @@ def _by_structure(values) -> dict:
 
 def _dice_set(dice, size, unit, g, name, album) -> list:
     "Dice of one structure by the groups of one attribute: as clouds, and against size where it is known."
-    label, by, group = f"Dice, {clean(name)}" if name else "Dice", clean(g.name), {g.name: np.array([*g.names, None], object)[g.codes]}
+    label, by = f"Dice, {clean(name)}" if name else "Dice", clean(g.name)
+    group = {g.name: pd.Series(pd.Categorical.from_codes(g.codes, g.names))}     # in the report's order
     out = [album.add(dice_by_group, dice, group, label=label, title=f"{label} by {by}",
                      caption="Every sample, its group's distribution, quartiles and mean.")]
     if size is None or not (np.asarray(size, float) > 0).any(): return out

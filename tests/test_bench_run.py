@@ -427,6 +427,14 @@ def test_local_configs_go_before_the_rows(data, tmp_path):
 
 # -- trackers, pages, sweeps -------------------------------------------------------------------------------------------------------------
 
+def test_a_tracker_that_does_not_start_is_one_line(data, tmp_path, monkeypatch):
+    "A real tracker whose folder cannot be made: a file stands in its place."
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", lambda *a, **k: (_ for _ in ()).throw(OSError("no room\nat all")))
+    monkeypatch.setattr("accelerate.tracking.tensorboard", None, raising=False)
+    with pytest.raises(InputError, match="--trackers tensorboard did not start: OSError: no room$"): one(data, tmp_path, trackers=["tensorboard"])
+
+
 def test_trackers(data, tmp_path):
     "--trackers and --if_wandb: what is missing is named before anything is trained; what is there gets the curve."
     import importlib.util

@@ -498,3 +498,10 @@ def test_a_missing_package_is_one_line():
 def test_a_page_needs_no_matplotlib():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", ONE.format(missing="matplotlib")], capture_output=True, text=True)
     assert int(done.stdout) >= 10, done.stderr[-500:]
+
+
+def test_dice_of_bins_is_drawn_in_the_order_of_the_report():
+    g, dice = people()[0], np.random.default_rng(4).beta(8, 2, 400)
+    report = evaluate_segmentation(g[["age"]], dice=dice, bins={"age": [40, 60]})
+    page = html.to_html(report, dice=dice, size=np.arange(1, 401), sensitive_features=g[["age"]])
+    assert re.findall(r">([^<>]*) \(n = \d+\): mean", page) == ["&lt;40", "40-60", "&gt;=60"]

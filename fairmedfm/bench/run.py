@@ -218,7 +218,10 @@ def open_tracker(c:RunConfig, folder, accelerator=None) -> tuple[Callable|None, 
     teller = accelerate.Accelerator(log_with=names, project_dir=str(folder)) if accelerator is None else accelerator
     if accelerator is not None: accelerator.log_with = [accelerate.tracking.LoggerType(n) for n in names]
     options = {n: v for n, v in ((n, getattr(c, n)) for n in OPTIONS) if isinstance(v, (int, float, str, bool))}
-    teller.init_trackers("fairmedfm", config=options, init_kwargs={"wandb": {"name": c.wandb_name or Path(folder).name}} if "wandb" in names else {})
+    named = {"wandb": {"name": c.wandb_name or Path(folder).name}} if "wandb" in names else {}
+    try: teller.init_trackers("fairmedfm", config=options, init_kwargs=named)
+    except Exception as e:                                       # an account, a server, a store: what a tracker needs is its own affair
+        raise InputError(f"--trackers {' '.join(names)} did not start: {type(e).__name__}: {next(iter(str(e).splitlines()), '')}") from e
     return lambda row: teller.log({k: v for k, v in row.items() if k != "epoch"}, step=row["epoch"]), teller.end_training
 
 # %% ../../nbs/51_bench.run.ipynb #c035
