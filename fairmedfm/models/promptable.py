@@ -22,8 +22,9 @@ from torch import nn
 
 from ..core import InputError, Notes, atomic_path, plural, require, some
 from ..data.images import to_uint8
-from .core import (CHANNELS, HALF, IMAGENET, PROTOCOLS, RESIZE, ModelSpec, Preprocess, Tower, choose_device,
-                                   choose_precision, load_exactly, locate, lora_layers, read_state, rgb, weights_hash)
+from .core import (CHANNELS, HALF, IMAGENET, PROTOCOLS, RESIZE, Keys, ModelSpec, Preprocess, Text, Tower,
+                                   VolumePreprocess, choose_device, choose_precision, load_exactly, locate, lora_layers, read_state,
+                                   rgb, weights_hash)
 
 # %% auto #0
 __all__ = ['CHOICES', 'BOX', 'GRABCUT', 'REGION_GROWING', 'RULE_ROWS', 'TINY', 'PROMPTABLE_ROWS', 'Frame', 'back', 'onto',
