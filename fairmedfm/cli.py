@@ -194,19 +194,24 @@ BOTH_OPTIONS = (
            "NAME", "list", "metrics", (CLS, MASKS)),
 )
 SURE_OPTIONS = (
-    Option("--ci", "uncertainty", "level of intervals, tests and verdicts (default: 0.95 where they take seconds; 0: none)", "LEVEL", "", "ci", (), number),
+    Option("--ci", "uncertainty", "level of intervals, tests and verdicts (default: 0.95 where they take "
+                                  "seconds; 0: none)", "LEVEL", "", "ci", (), number),
     Option("--no-ci", "uncertainty", "no intervals, tests and verdicts"),
-    Option("--clusters", "uncertainty", "column of patients, when patients have several rows: patients are then the unit (default: found by its name)", "COLUMN"),
-    Option("--resamples", "uncertainty", "shuffles of the tests and draws of a bootstrap (default: 1000)", "N", "", "n_resamples", (), whole),
+    Option("--clusters", "uncertainty", "column of patients, when patients have several rows: patients are then the unit (default: "
+                                        "found by its name)", "COLUMN"),
+    Option("--resamples", "uncertainty", "shuffles of the tests and draws of a bootstrap (default: 1000)", "N", "", "n_resamples",
+           (), whole),
     Option("--seed", "uncertainty", "their seed (default: 0)", "N", "", "random_state", (), whole),
     Option("--tolerance", "uncertainty", "differences up to here do not matter", "SIZE", "", "tolerance", (), number),
-    Option("--min-group-size", "uncertainty", "smaller groups are named and not compared (default: 10)", "N", "", "min_group_size", (), whole),
+    Option("--min-group-size", "uncertainty", "smaller groups are named and not compared (default: 10)", "N", "", "min_group_size",
+           (), whole),
     Option("--correction", "uncertainty", "for many comparisons (default: holm)", ("holm", "bh", "none"), "", "correction"),
 )
 OUTPUT_OPTIONS = (
     Option("--output -o", "output", "write the report to a file: .html, .json (all of it), .md, .csv or .tex (one table); may be repeated",
            "FILE", "again"),
-    Option("--table", "output", "which table .csv and .tex files hold (default: groups)", ("groups", "summary", "pairwise", "intervals", "tests", "gaps")),
+    Option("--table", "output", "which table .csv and .tex files hold (default: groups)",
+           ("groups", "summary", "pairwise", "intervals", "tests", "gaps")),
     Option("--format", "output", "what to print (default: table on a terminal, json elsewhere)", ("table", "json", "markdown")),
     Option("--quiet -q", "output", "no warnings on stderr; they stay in the report"),
 )
@@ -221,7 +226,8 @@ class Parser(argparse.ArgumentParser):
 def stray(rest, options, table=True) -> InputError:
     "The error for what no option takes; `table`: where a table of predictions is taken."
     word = rest[0].partition("=")[0]
-    if not word.startswith("-") or word == "-": return InputError(f"{rest[0]!r} is one argument too many" + ("; one table is scored at a time" if table else " (--help explains)"))
+    if not word.startswith("-") or word == "-":
+        return InputError(f"{rest[0]!r} is one argument too many" + ("; one table is scored at a time" if table else " (--help explains)"))
     close = get_close_matches(word, [f for o in options for f in o.flags.split()], n=1)
     return InputError(f"there is no option {word}" + (f"; did you mean {close[0]}?" if close else "") + " (--help lists them)")
 
@@ -306,7 +312,8 @@ def find_roles(columns, given:dict):
     "What each column is: as typed, else by its common name."
     from fairmedfm.tables import find_columns
     named = {k: split_names(given[k], columns) for k in ("label", "score", "sensitive", "dice") if k in given}
-    if empty := next((k for k in named if not named[k]), None): raise InputError(f"--{empty} names no column (columns: {some(columns, 20)})")
+    if empty := next((k for k in named if not named[k]), None):
+        raise InputError(f"--{empty} names no column (columns: {some(columns, 20)})")
     for name in [*named.get("dice", ()), *given.get("bins", ()), *(given[k] for k in ("weight", "clusters") if k in given)]:
         if name not in columns: raise unknown_name("column", name, columns)
     named |= {k: named[k][0] for k in ("dice",) if k in named} | {k: given[k] for k in ("pred_mask", "true_mask") if k in given}
@@ -344,7 +351,8 @@ def columns_used(roles, kind:str, given:dict) -> dict:
     elif roles.findings: used = {role: [pair[i] for pair in roles.findings.values()] for i, role in enumerate(("label", "score"))}
     else: used = {"label": roles.label, "score": roles.score or list(roles.classes.values())}
     names = attributes_of(roles, given)
-    patient = {"clusters": roles.patient} if roles.patient and roles.patient not in (*names, *flat(used)) and not no_intervals(given) else {}
+    patient = ({"clusters": roles.patient} if roles.patient and roles.patient not in (*names, *flat(used))
+               and not no_intervals(given) else {})
     return {**used, **patient, **{k: given[k] for k in ("weight", "clusters") if k in given}, "sensitive": names}
 
 def flat(used:dict) -> list:
@@ -394,7 +402,8 @@ def _joined(table, metadata, used, text, ids, roles, given, notes):
 def read_frame(table, metadata, roles, used:dict, given:dict, notes):
     "The columns that are used, joined with the metadata; no sample twice."
     from fairmedfm.tables import check_repeats
-    text = {c for c in used["sensitive"] if c not in given.get("bins", ())} | {used[k] for k in ("pred_mask", "true_mask", "clusters") if k in used}
+    text = {c for c in used["sensitive"] if c not in given.get("bins", ())} | {used[k] for k in ("pred_mask", "true_mask", "clusters")
+                                                                               if k in used}
     ids = [c for c in (roles.id or roles.patient,) if c in table.columns]
     if metadata is not None: return _joined(table, metadata, flat(used), text, ids, roles, given, notes)
     frame = _read(table, flat(used), text, ids, roles, given)
@@ -512,7 +521,8 @@ def on_page(given:dict) -> bool:
 def count_questions(kind:str, roles, used:dict, given:dict) -> int:
     "How many questions a table asks: findings, classes, structures × metrics."
     if kind == DICE: return len(used["dice"])
-    if kind == MASKS: return len(given.get("mask_labels", ())) * len(given.get("metrics", ("dice",))) or len(given.get("metrics", ("dice",)))
+    if kind == MASKS:
+        return len(given.get("mask_labels", ())) * len(given.get("metrics", ("dice",))) or len(given.get("metrics", ("dice",)))
     one = "pos_label" in given or "score_column" in given or len(roles.classes) == 2
     return len(roles.findings) or (1 if one else len(roles.classes)) or 1
 
@@ -522,7 +532,8 @@ def patients_of(frame, used:dict, given:dict, notes):
     column = frame[used["clusters"]]
     if "clusters" in given: return column
     if (empty := int(column.isna().sum())):
-        notes.add(f"{used['clusters']!r} names no patient in {plural(empty, 'row')}, so rows are counted and not patients; --clusters says otherwise")
+        notes.add(f"{used['clusters']!r} names no patient in {plural(empty, 'row')}, so rows are counted and not patients; "
+                  "--clusters says otherwise")
         return None
     return None if column.is_unique else column
 
@@ -532,7 +543,8 @@ ASKING = tuple(o.dest for o in SURE_OPTIONS if o.dest not in ("ci", "no_ci"))   
 def intervals(kind:str, rows:int, questions:int, attributes:int, patients, given:dict, notes) -> dict:
     "`ci` and `clusters` for `evaluate`; nothing where intervals were refused, or would take long and nobody asked."
     if no_intervals(given):
-        for o in (o for o in SURE_OPTIONS if o.dest in ASKING and o.dest in given): raise InputError(f"{o.flag} has no effect without intervals; leave out {'--no-ci' if 'no_ci' in given else '--ci 0'}")
+        for o in (o for o in SURE_OPTIONS if o.dest in ASKING and o.dest in given):
+            raise InputError(f"{o.flag} has no effect without intervals; leave out {'--no-ci' if 'no_ci' in given else '--ci 0'}")
         return {}
     level = {"ci": given.get("ci", 0.95), **({} if patients is None else {"clusters": patients})}
     if {"ci", *ASKING} & set(given): return level
@@ -540,7 +552,8 @@ def intervals(kind:str, rows:int, questions:int, attributes:int, patients, given
     from fairmedfm.uncertainty import METHODS
     slow = sum(metric_parts(m).name not in METHODS for m in given.get("metrics", ())) if kind == CLS else 0
     if work(rows, questions, attributes, patients is not None, slow) <= (PAGE if on_page(given) else QUICK): return level
-    sizes = [f"{rows:,} rows", *([plural(questions, "question")] if questions > 1 else []), plural(attributes, "attribute"), *([f"{plural(slow, 'resampled metric')}"] if slow else [])]
+    sizes = [f"{rows:,} rows", *([plural(questions, "question")] if questions > 1 else []), plural(attributes, "attribute"),
+             *([f"{plural(slow, 'resampled metric')}"] if slow else [])]
     notes.add(f"no intervals: they take a while for {' × '.join(sizes)}; --ci 0.95 makes them, --no-ci takes this line away")
     return {}
 
@@ -558,10 +571,12 @@ def score_classes(frame, roles, groups, sure:dict, given:dict, notes) -> Scored:
     from fairmedfm.report import evaluate
     y, s, more = labels_and_scores(frame, roles, given, notes)
     check_finite(s)
-    weight, how = {"sample_weight": frame[given["weight"]]} if "weight" in given else {}, {"missing": "drop", **keywords(given, CLS), **more}
+    weight, how = ({"sample_weight": frame[given["weight"]]} if "weight" in given else {},
+                   {"missing": "drop", **keywords(given, CLS), **more})
     report = evaluate(y, s, groups, **how, **weight, **sure)
     if "score_type" in more: report.metadata["score_type"] = f"logit (the column is called {roles.score!r})"
-    return Scored(report, dict(y_true=y, y_score=s, sensitive_features=groups, **weight, **{k: v for k, v in how.items() if k in (*READING, "multi_label")}))
+    return Scored(report, dict(y_true=y, y_score=s, sensitive_features=groups, **weight,
+                               **{k: v for k, v in how.items() if k in (*READING, "multi_label")}))
 
 # %% ../nbs/60_cli.ipynb #c125
 def folder_of(column, table, metadata, given) -> Path:
@@ -586,7 +601,8 @@ def mask_pictures(report, groups, given:dict) -> dict:
     if "dice" not in f: return {}
     parts = {"": f} if "label" not in f else dict(list(f.groupby("label", sort=False)))
     take = lambda column: {str(k): p[column].to_numpy(float) for k, p in parts.items()} if "label" in f else f[column].to_numpy(float)
-    return dict(dice=take("dice"), size=take("volume_true"), sensitive_features=groups, **{k: v for k, v in keywords(given, MASKS).items() if k in READING})
+    return dict(dice=take("dice"), size=take("volume_true"), sensitive_features=groups,
+                **{k: v for k, v in keywords(given, MASKS).items() if k in READING})
 
 # %% ../nbs/60_cli.ipynb #c129
 def score_dice(frame, used, groups, sure:dict, given:dict) -> Scored:
@@ -594,7 +610,8 @@ def score_dice(frame, used, groups, sure:dict, given:dict) -> Scored:
     from fairmedfm.report import evaluate_segmentation
     columns, how = used["dice"], keywords(given, DICE)
     dice = frame[columns[0]] if len(columns) == 1 else frame[columns]
-    return Scored(evaluate_segmentation(groups, dice=dice, **how, **sure), dict(dice=dice, sensitive_features=groups, **{k: v for k, v in how.items() if k in READING}))
+    return Scored(evaluate_segmentation(groups, dice=dice, **how, **sure),
+                  dict(dice=dice, sensitive_features=groups, **{k: v for k, v in how.items() if k in READING}))
 
 # %% ../nbs/60_cli.ipynb #c132
 def found_by_name(used:dict, given:dict) -> dict:
@@ -618,7 +635,8 @@ def their_words(used:dict) -> dict:
 def report_of(kind:str, frame, roles, used:dict, groups, folder:Callable, given:dict, notes) -> Scored:
     "The report of a table of any kind; patients that are nobody's unit leave `used`."
     patients = patients_of(frame, used, given, notes)
-    sure = intervals(kind, len(frame), count_questions(kind, roles, used, given), groups.shape[1] + ("intersectional" in given), patients, given, notes)
+    sure = intervals(kind, len(frame), count_questions(kind, roles, used, given), groups.shape[1] + ("intersectional" in given), patients,
+                     given, notes)
     unit = {} if patients is None or not sure and not on_page(given) else {"clusters": patients}
     if not unit: used.pop("clusters", None)
     if kind == MASKS: return score_masks(frame, used, folder, groups, sure, given)
@@ -658,7 +676,8 @@ def make_report(given:dict, notes) -> tuple:
     report, found = made.report, found_by_name(used, given)
     source = {k: t.name.encode("utf-8", "replace").decode() for k, t in (("predictions", table), ("metadata", metadata)) if t}
     typed = {"command": command_of(given["argv"])} if "argv" in given else {}
-    report.metadata = {**typed, "source": source, "fingerprints": fingerprints(given), "columns": used, "found_by_name": list(found), **report.metadata}
+    report.metadata = {**typed, "source": source, "fingerprints": fingerprints(given), "columns": used, "found_by_name": list(found),
+                       **report.metadata}
     if roles.findings and roles.unused and "label" not in given:
         notes.add(f"{some(roles.unused)}: no column of labels or scores goes with it; left out")
     report.warnings = list(dict.fromkeys(in_flags(w, kind, their_words(used)) for w in [*notes, *report.warnings]))
@@ -786,14 +805,17 @@ def demo_report() -> Scored:
     return Scored(report, data)
 
 # %% ../nbs/60_cli.ipynb #c164
-BENCH_OPTIONS = (Option("--benchmark", "benchmark", "instead: make images with a known bias, run a linear probe on them, and see whether the bias is found"),
+BENCH_OPTIONS = (Option("--benchmark", "benchmark", "instead: make images with a known bias, run a linear probe on them, and see whether "
+                                                    "the bias is found"),
                  Option("--out", "benchmark", "folder of its images and its run (default: ./fairmedfm-demo)", "DIR"))
-DEMO_OPTIONS = (*BENCH_OPTIONS, Option("--save", "output", "write the table itself to a file, to try fairmedfm score on it", "FILE"), *OUTPUT_OPTIONS)
+DEMO_OPTIONS = (*BENCH_OPTIONS, Option("--save", "output", "write the table itself to a file, to try fairmedfm score on it", "FILE"),
+                *OUTPUT_OPTIONS)
 DEMO_NEXT = "Your own table: fairmedfm score predictions.csv --sensitive sex age --bins age=40,60"
 
 def demo_benchmark(given:dict) -> int:
     "`fairmedfm demo --benchmark`: a phantom with a known gap, a run on it, and what was found of the gap."
-    if other := sorted(set(given) - {"benchmark", "out", "quiet", "argv"}): raise InputError(f"--{other[0]} belongs to the table, not to --benchmark")
+    if other := sorted(set(given) - {"benchmark", "out", "quiet", "argv"}):
+        raise InputError(f"--{other[0]} belongs to the table, not to --benchmark")
     require("torch", "cls", why="fairmedfm demo --benchmark")
     from fairmedfm.bench.demo import DEMO, demo_command, demo_lines, demo_run
     out = given.get("out", "fairmedfm-demo")
@@ -833,7 +855,8 @@ def card(name:str, beside, facts) -> str:
     width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
     told = {k: " ".join(str(v).split()) for k, v in facts.items() if v is not None and str(v).strip()}
     pad = max(map(len, told), default=0) + 4
-    wrap = lambda text, first, then: textwrap.fill(text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False)
+    wrap = lambda text, first, then: textwrap.fill(text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False,
+                                                   break_long_words=False)
     head = wrap(" · ".join([name, *(str(v) for v in beside if v not in (None, ""))]), "", "    ")
     return "\n".join([head, *(wrap(text, f"  {k:<{pad - 2}}", " " * pad) for k, text in told.items())])
 
@@ -842,12 +865,15 @@ def list_datasets(given:dict) -> int:
     "`fairmedfm datasets`: the rows of the catalogue; with a name all that is known of it."
     from fairmedfm.data.catalog import DATASETS, datasets_table
     specs = [DATASETS[given["name"]]] if "name" in given else [s for s in DATASETS.values() if given.get("task") in (None, s.task)]
-    if "name" in given and given.get("task") not in (None, specs[0].task): raise InputError(f"{specs[0].name} is of task {specs[0].task}, not {given['task']}; leave --task away")
+    if "name" in given and given.get("task") not in (None, specs[0].task):
+        raise InputError(f"{specs[0].name} is of task {specs[0].task}, not {given['task']}; leave --task away")
     table = datasets_table().set_index("name")
     for s in specs:
         row = table.loc[s.name].to_dict()
-        more = {"classes": " or ".join(s.class_names) if s.task == "cls" else "", "structures": ", ".join(s.structures), "prompts": " · ".join(s.prompts), "also called": ", ".join(s.aliases), "page": s.url, "to know": "; ".join(s.notes)}
-        print(card(s.name, [row[k] for k in ("task", "modality", "dims", "size")], {k: row[k] for k in ("attributes", "label", "licence")} | {"get it": row["access"]} | (more if "name" in given else {})) + "\n")
+        more = {"classes": " or ".join(s.class_names) if s.task == "cls" else "", "structures": ", ".join(s.structures),
+                "prompts": " · ".join(s.prompts), "also called": ", ".join(s.aliases), "page": s.url, "to know": "; ".join(s.notes)}
+        print(card(s.name, [row[k] for k in ("task", "modality", "dims", "size")], {k: row[k] for k in ("attributes", "label", "licence")}
+                   | {"get it": row["access"]} | (more if "name" in given else {})) + "\n")
     return 0
 
 # %% ../nbs/60_cli.ipynb #c179
@@ -858,9 +884,14 @@ def list_models(given:dict) -> int:
     table = models_table(given.get("pretrained", "./pretrained"), [find_model(given["name"])] if "name" in given else None)
     for row in table.to_dict("records"):
         known = lambda v, unit: "" if v is None or v != v else v if isinstance(v, str) else f"{v:g} {unit}"
-        beside = [row["kind"], row["domain"], row["dims"], known(row["dim"], "numbers per image"), "" if row["domain"] == "see its hub page" else f"input {row['input']}", known(row["params (M)"], "M parameters")]
-        print(card(row["name"], beside, {"licence": row["licence"] + (" (gated)" if row["gated"] else ""), "extra": f"fairmedfm[{row['extra']}]", "runs": row["runs"] + (f": {row['what to do']}" if row["what to do"] else "")}) + "\n")
-    if "name" not in given: print(f"{plural(len(table), 'model')}, {int((table['runs'] == 'yes').sum())} run here as they are; timm:NAME, open_clip:NAME and hf:NAME name any other")
+        beside = [row["kind"], row["domain"], row["dims"], known(row["dim"], "numbers per image"), "" if row["domain"] == "see its hub page"
+                  else f"input {row['input']}", known(row["params (M)"], "M parameters")]
+        print(card(row["name"], beside, {"licence": row["licence"] + (" (gated)" if row["gated"] else ""),
+                                         "extra": f"fairmedfm[{row['extra']}]",
+                                         "runs": row["runs"] + (f": {row['what to do']}" if row["what to do"] else "")}) + "\n")
+    if "name" not in given:
+        print(f"{plural(len(table), 'model')}, {int((table['runs'] == 'yes').sum())} run here as they are; timm:NAME, open_clip:NAME and "
+              "hf:NAME name any other")
     return 0
 
 # %% ../nbs/60_cli.ipynb #c182
@@ -882,7 +913,8 @@ def fetch(given:dict) -> int:
     "`fairmedfm download`: a bundle that its authors publish."
     from fairmedfm.data.catalog import BUNDLES, download
     there = ", ".join(b.name + (f" ({b.size/1e6:,.0f} MB)" if b.size else "") for b in BUNDLES.values())
-    print(download(named(given, f"the bundle to download: {there}"), given.get("out"), sha256=given.get("sha256"), keep="keep" in given, quiet="quiet" in given))
+    print(download(named(given, f"the bundle to download: {there}"), given.get("out"), sha256=given.get("sha256"), keep="keep" in given,
+                   quiet="quiet" in given))
     return 0
 
 # %% ../nbs/60_cli.ipynb #c184
@@ -900,18 +932,21 @@ def run(argv) -> int:
     if {"-h", "--help"} & set(argv):
         from fairmedfm.bench.config import add_run_arguments
         shape = dict(usage="fairmedfm run [options]", formatter_class=argparse.RawDescriptionHelpFormatter)
-        add_run_arguments(parser := Parser(prog="fairmedfm run", description="From a dataset and a model to predictions and a report. Several values of --dataset, --model, --usage, --method,\n--sensitive_name or --random_seed are several runs, which share what they can.", epilog=RUN_ABOUT, **shape))
+        add_run_arguments(parser := Parser(prog="fairmedfm run", description="From a dataset and a model to predictions and a report. "
+                                                                             "Several values of --dataset, --model, --usage, --method,\n--sensitive_name or --random_seed are several runs, which share what they can.", epilog=RUN_ABOUT, **shape))
         return print(parser.format_help()) or 0
     from fairmedfm.bench.run import run_from_args
     return run_from_args(argv)
 
 def sweep(argv) -> int:
-    "`fairmedfm sweep`: every combination of several datasets, models, usages, methods, attributes and seeds, spread over processes or a cluster."
+    """`fairmedfm sweep`: every combination of several datasets, models, usages, methods, attributes and seeds, spread over processes or
+    a cluster."""
     require("torch", "cls", why="fairmedfm sweep")
     from fairmedfm.bench.sweep import add_sweep_arguments, sweep_from_args
     if not {"-h", "--help"} & set(argv): return sweep_from_args(argv)
     from fairmedfm.bench.config import add_run_arguments
-    parser = Parser(prog="fairmedfm sweep", description="Make every combination of several datasets, models, usages, methods, attributes and seeds, spread over processes or a cluster.")
+    parser = Parser(prog="fairmedfm sweep", description="Make every combination of several datasets, models, usages, methods, attributes "
+                                                        "and seeds, spread over processes or a cluster.")
     add_sweep_arguments(parser); add_run_arguments(parser)
     return print(parser.format_help()) or 0
 
@@ -947,13 +982,18 @@ COMMANDS = (
     Command("run", "run a benchmark experiment: dataset, model, usage, method", (), run, whole=True),
     Command("sweep", "many runs at once, spread over processes or a cluster", (), sweep, whole=True),
     Command("compare", "a leaderboard of many runs", (), compare, whole=True),
-    Command("datasets", "the datasets of the benchmark and how to get them", (Option("--task", "which", "classification or segmentation only", ("cls", "seg")),), list_datasets, name_of="dataset"),
-    Command("models", "the models of the benchmark and what runs here", (Option("--pretrained", "where", "folder of weights (default: ./pretrained)", "DIR"),), list_models, name_of="model"),
+    Command("datasets", "the datasets of the benchmark and how to get them",
+            (Option("--task", "which", "classification or segmentation only", ("cls", "seg")),), list_datasets, name_of="dataset"),
+    Command("models", "the models of the benchmark and what runs here",
+            (Option("--pretrained", "where", "folder of weights (default: ./pretrained)", "DIR"),), list_models, name_of="model"),
     Command("prepare", "make a checked table of an unpacked release", (
-        Option("--raw", "files", "folder of the release as its authors publish it", "DIR"), Option("--out", "files", "folder for the table (default: ./data/NAME)", "DIR"),
-        Option("--again", "files", "prepare even if it is finished"), Option("--quiet -q", "output", "no progress")), prepare, name_of="dataset"),
+        Option("--raw", "files", "folder of the release as its authors publish it", "DIR"),
+        Option("--out", "files", "folder for the table (default: ./data/NAME)", "DIR"),
+        Option("--again", "files", "prepare even if it is finished"),
+        Option("--quiet -q", "output", "no progress")), prepare, name_of="dataset"),
     Command("download", "fetch a bundle that its authors publish, and go on where it stopped", (
-        Option("--out", "files", "folder below which it is unpacked (default: ./data, weights ./pretrained)", "DIR"), Option("--sha256", "files", "what the archive has to be, if you know it", "HEX"),
+        Option("--out", "files", "folder below which it is unpacked (default: ./data, weights ./pretrained)", "DIR"),
+        Option("--sha256", "files", "what the archive has to be, if you know it", "HEX"),
         Option("--keep", "files", "keep the archive"), Option("--quiet -q", "output", "no progress")), fetch, name_of="bundle"),
 )
 
@@ -968,7 +1008,8 @@ def build_parser(commands=COMMANDS) -> Parser:
     rows = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for c in commands:
         sub = rows.add_parser(c.name, help=c.help, description=c.help[0].upper() + c.help[1:] + ".", epilog=c.about, **shape)
-        if c.name_of: sub.add_argument("name", nargs="?", default=argparse.SUPPRESS, metavar=c.name_of.upper(), help=f"the {c.name_of}'s name")
+        if c.name_of:
+            sub.add_argument("name", nargs="?", default=argparse.SUPPRESS, metavar=c.name_of.upper(), help=f"the {c.name_of}'s name")
         if c.table: sub.add_argument("predictions", nargs="?", default=argparse.SUPPRESS, help="a table of samples; - for standard input")
         add_options(sub, c.options)
     return parser

@@ -78,7 +78,9 @@ WHAT = (
 # %% ../../nbs/50_bench.config.ipynb #c017
 DATA = (
     Opt("data_root", str, "./data", "where named datasets lie, each in its folder", numbers=False),
-    *(Opt(f"{role}_column", str, None, f"column of the {role} in a table of your own" + (" (train, valid, test; without test rows valid is the evaluation set)" if role == "split" else ""), only={"label": "cls", "mask": "seg"}.get(role, "")) for role in ("image", "label", "mask", "patient", "split", "id")),
+    *(Opt(f"{role}_column", str, None, f"column of the {role} in a table of your own"
+          + (" (train, valid, test; without test rows valid is the evaluation set)" if role == "split" else ""),
+          only={"label": "cls", "mask": "seg"}.get(role, "")) for role in ("image", "label", "mask", "patient", "split", "id")),
     Opt("attributes", str, (), "columns of your table that are sensitive attributes", many=True),
     Opt("pos_label", str, None, "the class that the score stands for, in a table of your own", only="cls"),
     Opt("image_root", str, (), "folders of the images, when they are not beside your table", many=True, numbers=False),
@@ -116,7 +118,8 @@ MODEL = (
 TRAINING = (
     Opt("total_epochs", int, 100, "epochs (segmentation: 10)", only="trains", low=1),
     Opt("warmup_epochs", int, 5, "epochs of a straight warm-up (segmentation: 1)", only="trains", low=0),
-    Opt("batch_size", int, 1024, "samples per step (segmentation: 8); where nothing is trained, images that are encoded together (1)", only="batches", low=1),
+    Opt("batch_size", int, 1024, "samples per step (segmentation: 8); where nothing is trained, images that are "
+                                 "encoded together (1)", only="batches", low=1),
     Opt("optimizer", str, "adamw", "paper: always sgd, as the published program did", tuple(OPTIMIZERS), only="trains"),
     Opt("blr", float, 1e-4, "learning rate", only="trains", low=0),
     Opt("min_lr", float, 1e-5, "floor of the cosine", only="trains", low=0),
@@ -125,7 +128,8 @@ TRAINING = (
     Opt("lr_decay_period", float, 10.0, "step decay instead of the cosine: epochs between steps", only="trains", low=1e-9),
     Opt("weight_decay", float, 1e-4, "weight decay (not of biases)", only="trains", low=0),
     Opt("no_cls_balance", bool, False, "no class weights", only="classes"),
-    Opt("val_strategy", str, None, "what chooses the epoch on the validation split (default: loss); dice and worst_dice in segmentation", ("loss", "auc", "worst_auc", "dice", "worst_dice"), only="trains"),
+    Opt("val_strategy", str, None, "what chooses the epoch on the validation split (default: loss); dice and worst_dice "
+                                   "in segmentation", ("loss", "auc", "worst_auc", "dice", "worst_dice"), only="trains"),
     Opt("early_stopping", int, None, "0: never, 1: after 10 epochs without a better one (default), N: after N", only="trains", low=0),
     Opt("log_freq", int, 50, "steps between lines in the log", only="trains", numbers=False, low=0),
     Opt("save_epochs", int, None, "epochs between checkpoints (default: 10, LoRA 1)", only="trains", numbers=False, low=1))
@@ -150,10 +154,12 @@ OUTPUT = (
 
 SEGMENTATION = (
     Opt("pos_class", str, (), "mask value or name of the structure that is the target; several with commas, or all", many=True, only="seg"),
-    Opt("img_size", int, None, "side of the model's input in pixels, where it can be chosen; paper: of the square that images are brought to", only="seg", low=1),
+    Opt("img_size", int, None, "side of the model's input in pixels, where it can be chosen; paper: of the square that "
+                               "images are brought to", only="seg", low=1),
     Opt("sam_ckpt_path", str, None, "weights of the segmentation model", only="seg"),
     Opt("sam2_model_cfg", str, None, "configuration of a SAM 2 model", only="seg"),
-    Opt("prompt", str, (), "center, rand, rands, bbox; center-inside, bbox-jitter:0.1, rand+negatives:2, clicks:3, text:WORDS; several with commas", many=True, only="seg"),
+    Opt("prompt", str, (), "center, rand, rands, bbox; center-inside, bbox-jitter:0.1, rand+negatives:2, clicks:3, text:WORDS; "
+                           "several with commas", many=True, only="seg"),
     Opt("per", str, "structure", "one prompt for a whole structure, or for each of its pieces", ("structure", "component"), only="seg"),
     Opt("metrics", str, METRICS, "scores of a mask", many=True, only="seg"),
     Opt("tolerance_mm", float, 1.0, "tolerance of nsd: mm, or pixels where no spacing is known", only="seg", low=0),
@@ -188,9 +194,11 @@ def typed(o:Opt, value):
     return tuple(_one(o, v) for v in ([value] if isinstance(value, (str, int, float)) else value))
 
 CANON = {   # one spelling per thing, so that `probe`, `LP` and `lp` are one run
-    "usage": USAGES.resolve, "method": ALL_METHODS.resolve, "model": lambda m: find_model(m).name, "sensitive_name": str.lower, "dataset": lambda d: DATASETS.resolve(d) if d in DATASETS and not Path(d).is_file() else d}
+    "usage": USAGES.resolve, "method": ALL_METHODS.resolve, "model": lambda m: find_model(m).name, "sensitive_name": str.lower,
+    "dataset": lambda d: DATASETS.resolve(d) if d in DATASETS and not Path(d).is_file() else d}
 
-RunConfig = make_dataclass("RunConfig", [(o.name, o.kind, field(default=o.default)) for o in OPTIONS.values()] + [("given", tuple, field(default=()))], frozen=True)
+RunConfig = make_dataclass("RunConfig", [(o.name, o.kind, field(default=o.default)) for o in OPTIONS.values()]
+                           + [("given", tuple, field(default=()))], frozen=True)
 RunConfig.__module__, RunConfig.__doc__ = __name__, "The options of one run; `given` names those that were given."
 
 def make_config(**options) -> RunConfig:
@@ -198,7 +206,8 @@ def make_config(**options) -> RunConfig:
     for name in options:
         if name not in OPTIONS: raise unknown_name("option", name, OPTIONS)
     values = {n: typed(OPTIONS[n], v) for n, v in options.items()}
-    return RunConfig(**{n: CANON[n](v) if n in CANON and v is not None else v for n, v in values.items()}, given=tuple(n for n in OPTIONS if n in options))
+    return RunConfig(**{n: CANON[n](v) if n in CANON and v is not None else v for n, v in values.items()},
+                     given=tuple(n for n in OPTIONS if n in options))
 
 # %% ../../nbs/50_bench.config.ipynb #c031
 NAMES = {"usage": USAGES, "method": ALL_METHODS}        # what else the help lists: all names there are
@@ -218,7 +227,8 @@ def add_run_arguments(parser) -> None:
         for o in options:
             more = {"nargs": "+"} if o.many or o.axis else {"nargs": "?", "const": "True"} if o.kind is bool else {}
             word = "BOOL" if o.kind is bool else o.kind.__name__.upper()
-            part.add_argument(f"--{o.name}", dest=o.name, default=argparse.SUPPRESS, metavar=word, help=explained(o).replace("%", "%%"), **more)
+            part.add_argument(f"--{o.name}", dest=o.name, default=argparse.SUPPRESS, metavar=word,
+                              help=explained(o).replace("%", "%%"), **more)
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message): raise InputError(f"{message} ({self.prog} --help explains)")
@@ -231,12 +241,14 @@ def parse_run(argv) -> dict:
     if rest:
         word = rest[0].partition("=")[0]
         close = get_close_matches(word, [f"--{n}" for n in OPTIONS], n=1)
-        raise InputError(f"there is no option {word}" + (f"; did you mean {close[0]}?" if close else "") + " (fairmedfm run --help lists them)")
+        raise InputError(f"there is no option {word}" + (f"; did you mean {close[0]}?" if close else "")
+                         + " (fairmedfm run --help lists them)")
     return vars(space)
 
 # %% ../../nbs/50_bench.config.ipynb #c037
 def expand(options:Mapping) -> list[RunConfig]:
-    "One config per combination of the several values of the axes (dataset, model, usage, method, attribute, seed), runs that share features side by side."
+    """One config per combination of the several values of the axes (dataset, model, usage, method, attribute, seed), runs that share
+    features side by side."""
     axes = [n for n in ("dataset", "model", "usage", "sensitive_name", "method", "random_seed") if n in options]
     values = [[v] if isinstance(v := options[n], (str, int)) or v is None else list(v) for n in axes]
     for n, v in zip(axes, values):
@@ -246,10 +258,13 @@ def expand(options:Mapping) -> list[RunConfig]:
 
 # %% ../../nbs/50_bench.config.ipynb #c041
 RECIPES = {   # name: options; the first two are the published ones
-    "linear-probe": dict(usage="lp", total_epochs=100, warmup_epochs=5, blr=2.5e-4, batch_size=128, optimizer="adamw", min_lr=1e-5, weight_decay=.05),
-    "clip-adapt": dict(usage="clip-adapt", total_epochs=50, warmup_epochs=5, blr=2.5e-2, batch_size=128, optimizer="adamw", min_lr=1e-5, weight_decay=.05),
+    "linear-probe": dict(usage="lp", total_epochs=100, warmup_epochs=5, blr=2.5e-4, batch_size=128, optimizer="adamw", min_lr=1e-5,
+                         weight_decay=.05),
+    "clip-adapt": dict(usage="clip-adapt", total_epochs=50, warmup_epochs=5, blr=2.5e-2, batch_size=128, optimizer="adamw", min_lr=1e-5,
+                       weight_decay=.05),
     "lora": dict(usage="lora", total_epochs=10, warmup_epochs=1, blr=1e-3, batch_size=32, weight_decay=.01),
-    "seg-paper": dict(task="seg", usage="seg2d", dataset="TUSC", sensitive_name="Sex", method="erm", batch_size=1, pos_class="255", model="SAM", img_size=1024, prompt="center", protocol="paper"),
+    "seg-paper": dict(task="seg", usage="seg2d", dataset="TUSC", sensitive_name="Sex", method="erm", batch_size=1, pos_class="255",
+                      model="SAM", img_size=1024, prompt="center", protocol="paper"),
     "demo": dict(usage="lp", dataset="Phantom2D", model="EfficientNetLite0", total_epochs=60, blr=1e-3, batch_size=64)}
 
 def _json(path:Path) -> dict:
@@ -260,7 +275,8 @@ def _json(path:Path) -> dict:
 
 def read_config(name:str, root="./configs") -> dict:
     "The options that a config holds: those that were given when the run was made, or the file's own."
-    local = [p for p in (Path(name), Path(root)/f"{name}.json") if p.is_file()] + [Path(name)/"config.json"]*(Path(name)/"config.json").is_file()
+    local = ([p for p in (Path(name), Path(root)/f"{name}.json") if p.is_file()]
+             + [Path(name)/"config.json"]*(Path(name)/"config.json").is_file())
     if local:
         held = _json(local[0])
         options = {k: v for k, v in held["options"].items() if k in held["given"]} if {"options", "given"} <= set(held) else held
@@ -268,7 +284,8 @@ def read_config(name:str, root="./configs") -> dict:
             if k not in OPTIONS: raise InputError(f"{local[0]}: {unknown_name('option', k, OPTIONS)}")
         return options
     if name in RECIPES: return dict(RECIPES[name])
-    raise InputError(f"there is no config {name}: no such file, no {Path(root)/name}.json, and no recipe of this name (there are: {some(RECIPES, 20)})")
+    raise InputError(f"there is no config {name}: no such file, no {Path(root)/name}.json, and no recipe of this name (there are: "
+                     f"{some(RECIPES, 20)})")
 
 def with_config(options:Mapping) -> dict:
     "Options with those of their `config` below them."
@@ -278,7 +295,8 @@ def with_config(options:Mapping) -> dict:
 
 # %% ../../nbs/50_bench.config.ipynb #c045
 LOCAL = {   # what a local config may hold: its name → what it is here
-    "datasets": {"text_template": "prompts", "prompts": "prompts", "class_names": "class_names", "train_meta_path": "train", "test_meta_path": "test", "image_train_path": "root", "image_test_path": "root"},
+    "datasets": {"text_template": "prompts", "prompts": "prompts", "class_names": "class_names", "train_meta_path": "train",
+                 "test_meta_path": "test", "image_train_path": "root", "image_test_path": "root"},
     "models": {"pretrained_path": "checkpoint", "checkpoint": "checkpoint", "lora_targets": "lora"}}
 NOT_LOCAL = {"backbone": "the architecture belongs to the model's row"}
 
@@ -291,7 +309,9 @@ def local_facts(kind:str, name:str, root="./configs", attribute:str="") -> dict:
         if kind == "datasets" and k == f"test_{named}_meta_path":                  # the published test file of one attribute
             if named == attribute.split("_")[0].lower(): out["test"] = v
         elif k in known: out[known[k]] = [v] if known[k] in ("prompts", "root") and isinstance(v, str) else v
-        else: raise InputError(f"{path}: {k!r} means nothing here" + (f" ({NOT_LOCAL[k]})" if k in NOT_LOCAL else f" (known: {some(known, 20)})"))
+        else:
+            raise InputError(f"{path}: {k!r} means nothing here"
+                             + (f" ({NOT_LOCAL[k]})" if k in NOT_LOCAL else f" (known: {some(known, 20)})"))
     return out
 
 # %% ../../nbs/50_bench.config.ipynb #c048
@@ -314,16 +334,23 @@ class Protocol:
     validation: bool
 
 PROTOCOLS = Registry("protocol", [
-    Protocol("sound", "by patient, with a validation part", "the model's own", True, True, None, "loss", 10, "max_f1 on the validation split", False, "words", "mean", "all templates", True),
-    Protocol("paper", "by image, without a validation part", "224 pixels, the dataset's mean and spread", False, False, "sgd", "last", 0, "best_f1 on the test split", True, "published binarisations", "max", "the first template", False)])
+    Protocol("sound", "by patient, with a validation part", "the model's own", True, True, None, "loss", 10,
+             "max_f1 on the validation split", False, "words", "mean", "all templates", True),
+    Protocol("paper", "by image, without a validation part", "224 pixels, the dataset's mean and spread", False, False, "sgd", "last", 0,
+             "best_f1 on the test split", True, "published binarisations", "max", "the first template", False)])
 
 # %% ../../nbs/50_bench.config.ipynb #c051
 WITHOUT = {   # what an option needs → why it means nothing where that is missing
-    "trains": "{usage} trains nothing", "batches": "{usage} trains nothing", "text": "{usage} reads no templates of words (--prompt is the point, box or word of segmentation)",
-    "images": "{usage} encodes each image once and trains on the features; lora and seg2d-lora read images", "pictures": "{usage} sees each image once, as it is; only lora reads images anew in each epoch", "classes": "{usage} trains no classes",
-    "features": "{usage} has no linear layer on features", "adapter": "only clip-adapter has an adapter", "seg": "it belongs to --task seg", "cls": "it belongs to --task cls"}
-HAS = {"trains": lambda u: u.trains, "batches": lambda u: u.trains or u.task == "seg", "text": lambda u: u.text, "images": lambda u: u.images, "pictures": lambda u: u.images and u.task == "cls",
-       "classes": lambda u: u.trains and u.task == "cls", "features": lambda u: not u.text and u.task == "cls", "adapter": lambda u: u.name == "clip-adapter", "seg": lambda u: u.task == "seg", "cls": lambda u: u.task == "cls"}
+    "trains": "{usage} trains nothing", "batches": "{usage} trains nothing",
+    "text": "{usage} reads no templates of words (--prompt is the point, box or word of segmentation)",
+    "images": "{usage} encodes each image once and trains on the features; lora and seg2d-lora read images",
+    "pictures": "{usage} sees each image once, as it is; only lora reads images anew in each epoch", "classes": "{usage} trains no classes",
+    "features": "{usage} has no linear layer on features", "adapter": "only clip-adapter has an adapter", "seg": "it belongs to --task seg",
+    "cls": "it belongs to --task cls"}
+HAS = {"trains": lambda u: u.trains, "batches": lambda u: u.trains or u.task == "seg", "text": lambda u: u.text,
+       "images": lambda u: u.images, "pictures": lambda u: u.images and u.task == "cls",
+       "classes": lambda u: u.trains and u.task == "cls", "features": lambda u: not u.text and u.task == "cls",
+       "adapter": lambda u: u.name == "clip-adapter", "seg": lambda u: u.task == "seg", "cls": lambda u: u.task == "cls"}
 
 # %% ../../nbs/50_bench.config.ipynb #c055
 class Rule(NamedTuple):
@@ -332,28 +359,47 @@ class Rule(NamedTuple):
     why: str
 
 RULES = (
-    Rule(lambda c, u, m, p: c.hash_id is not None, "--hash_id has no meaning: run folders are named by their settings; keep two runs apart with --experiment_name"),
-    Rule(lambda c, u, m, p: c.task != u.task, "--usage {u.name} is of task {u.task}, not {c.task}; give --task and a --usage that belong together"),
-    Rule(lambda c, u, m, p: u.task == "cls" and c.model in SEGMENTERS, "{c.model} is a promptable model and gives masks, no features; use --task seg"),
-    Rule(lambda c, u, m, p: (m.name not in SEG_METHODS) if u.task == "seg" else (m.name not in METHODS), "method {m.name} is not for task {u.task}; its methods are {of_task}"),
-    Rule(lambda c, u, m, p: c.val_strategy is not None and c.val_strategy.endswith("dice" if u.task == "cls" else "auc"), "--val_strategy {c.val_strategy} is not for task {u.task}"),
-    Rule(lambda c, u, m, p: u.task == "seg" and not u.trains and {"batch_size", "encode_batch"} <= set(c.given), "--encode_batch and --batch_size are the same where {u.name} trains nothing; give one"),
-    Rule(lambda c, u, m, p: c.sam_ckpt_path is not None and c.checkpoint is not None, "--sam_ckpt_path and --checkpoint both name the weights; give one"),
-    Rule(lambda c, u, m, p: not u.trains and not m.after and m.name != "erm", "{u.name} trains nothing, so method {m.name} has nothing to act on; use {instead}"),
-    Rule(lambda c, u, m, p: not p.validation and (m.after or getattr(m.make, "validation", False)), "method {m.name} learns on the validation split, and the published protocol has none; use --protocol sound"),
-    Rule(lambda c, u, m, p: not p.validation and c.val_strategy is not None, "--val_strategy: the published protocol has no validation split and takes the last epoch; use --protocol sound"),
-    Rule(lambda c, u, m, p: not p.validation and bool(c.early_stopping), "--early_stopping: the published protocol has no validation split, so it never acted; use --protocol sound"),
-    Rule(lambda c, u, m, p: getattr(m.make, "chooses", False) and (c.val_strategy is not None or bool(c.early_stopping)), "method {m.name} chooses the weights itself; leave --val_strategy and --early_stopping away"),
-    Rule(lambda c, u, m, p: c.fixed_lr and {"lr_decay_rate", "lr_decay_period"} & set(c.given), "--fixed_lr and --lr_decay_… contradict each other"),
+    Rule(lambda c, u, m, p: c.hash_id is not None, "--hash_id has no meaning: run folders are named by their settings; keep two runs "
+                                                   "apart with --experiment_name"),
+    Rule(lambda c, u, m, p: c.task != u.task, "--usage {u.name} is of task {u.task}, not {c.task}; give --task and a --usage that "
+                                              "belong together"),
+    Rule(lambda c, u, m, p: u.task == "cls" and c.model in SEGMENTERS, "{c.model} is a promptable model and gives masks, no "
+                                                                       "features; use --task seg"),
+    Rule(lambda c, u, m, p: (m.name not in SEG_METHODS) if u.task == "seg" else (m.name not in METHODS),
+         "method {m.name} is not for task {u.task}; its methods are {of_task}"),
+    Rule(lambda c, u, m, p: c.val_strategy is not None and c.val_strategy.endswith("dice" if u.task == "cls" else "auc"),
+         "--val_strategy {c.val_strategy} is not for task {u.task}"),
+    Rule(lambda c, u, m, p: u.task == "seg" and not u.trains and {"batch_size", "encode_batch"} <= set(c.given),
+         "--encode_batch and --batch_size are the same where {u.name} trains nothing; give one"),
+    Rule(lambda c, u, m, p: c.sam_ckpt_path is not None and c.checkpoint is not None,
+         "--sam_ckpt_path and --checkpoint both name the weights; give one"),
+    Rule(lambda c, u, m, p: not u.trains and not m.after and m.name != "erm", "{u.name} trains nothing, so method {m.name} has nothing to "
+                                                                              "act on; use {instead}"),
+    Rule(lambda c, u, m, p: not p.validation and (m.after or getattr(m.make, "validation", False)),
+         "method {m.name} learns on the validation split, and the published protocol has none; use --protocol sound"),
+    Rule(lambda c, u, m, p: not p.validation and c.val_strategy is not None, "--val_strategy: the published protocol has no validation "
+                                                                             "split and takes the last epoch; use --protocol sound"),
+    Rule(lambda c, u, m, p: not p.validation and bool(c.early_stopping), "--early_stopping: the published protocol has no validation "
+                                                                         "split, so it never acted; use --protocol sound"),
+    Rule(lambda c, u, m, p: getattr(m.make, "chooses", False) and (c.val_strategy is not None or bool(c.early_stopping)),
+         "method {m.name} chooses the weights itself; leave --val_strategy and --early_stopping away"),
+    Rule(lambda c, u, m, p: c.fixed_lr and {"lr_decay_rate", "lr_decay_period"} & set(c.given),
+         "--fixed_lr and --lr_decay_… contradict each other"),
     Rule(lambda c, u, m, p: c.fixed_lr and "min_lr" in c.given, "--min_lr is the floor of a decay, and --fixed_lr does not decay"),
-    Rule(lambda c, u, m, p: "warmup_epochs" in c.given and c.warmup_epochs > (c.total_epochs if "total_epochs" in c.given else DEFAULTS[u.task]["total_epochs"]), "--warmup_epochs {c.warmup_epochs} is more than --total_epochs {c.total_epochs}"),
-    Rule(lambda c, u, m, p: "min_lr" in c.given and c.min_lr > c.blr, "--min_lr {c.min_lr:g} is above --blr {c.blr:g}, so the rate would climb"),
-    Rule(lambda c, u, m, p: c.no_cuda and "device" in c.given and c.device != "cpu", "--no_cuda and --device {c.device} contradict each other"),
+    Rule(lambda c, u, m, p: "warmup_epochs" in c.given
+         and c.warmup_epochs > (c.total_epochs if "total_epochs" in c.given else DEFAULTS[u.task]["total_epochs"]),
+         "--warmup_epochs {c.warmup_epochs} is more than --total_epochs {c.total_epochs}"),
+    Rule(lambda c, u, m, p: "min_lr" in c.given and c.min_lr > c.blr, "--min_lr {c.min_lr:g} is above --blr {c.blr:g}, so the "
+                                                                      "rate would climb"),
+    Rule(lambda c, u, m, p: c.no_cuda and "device" in c.given and c.device != "cpu",
+         "--no_cuda and --device {c.device} contradict each other"),
     Rule(lambda c, u, m, p: c.wandb_name is not None and not (c.if_wandb or "wandb" in c.trackers), "--wandb_name needs --if_wandb True"),
     Rule(lambda c, u, m, p: not u.trains and (c.trackers or c.if_wandb), "{u.name} trains nothing, there is no curve to track"),
-    Rule(lambda c, u, m, p: not u.trains and c.slices is not None and SLICE_RULES[c.slices].learned, "{u.name} trains nothing, and --slices {c.slices} has to be learned; choose max or mean"),
+    Rule(lambda c, u, m, p: not u.trains and c.slices is not None and SLICE_RULES[c.slices].learned,
+         "{u.name} trains nothing, and --slices {c.slices} has to be learned; choose max or mean"),
     Rule(lambda c, u, m, p: c.test_mode and c.overwrite, "--test_mode needs the weights of the finished run, and --overwrite removes them"),
-    Rule(lambda c, u, m, p: c.experiment_name is not None and c.resume_path is not None, "--resume_path names the folder, --experiment_name would be ignored"))
+    Rule(lambda c, u, m, p: c.experiment_name is not None and c.resume_path is not None,
+         "--resume_path names the folder, --experiment_name would be ignored"))
 
 # %% ../../nbs/50_bench.config.ipynb #c057
 def check_options(configs) -> None:
@@ -377,27 +423,37 @@ class Decided:
     method_options: dict
     notes: tuple = ()
 
-DEFAULTS = {"cls": {n: OPTIONS[n].default for n in ("total_epochs", "warmup_epochs", "batch_size")}, "seg": {"total_epochs": 10, "warmup_epochs": 1, "batch_size": 8}}
+DEFAULTS = {"cls": {n: OPTIONS[n].default for n in ("total_epochs", "warmup_epochs", "batch_size")},
+            "seg": {"total_epochs": 10, "warmup_epochs": 1, "batch_size": 8}}
 
 def decide(c:RunConfig) -> Decided:
     "What holds in a run, or an `InputError` with the reason why it cannot be run."
     u, m, p, notes = USAGES[c.usage], ALL_METHODS[c.method], PROTOCOLS[c.protocol], []
     for rule in RULES:
-        if rule.when(c, u, m, p): raise InputError(rule.why.format(c=c, u=u, m=m, p=p, of_task=", ".join(SEG_METHODS if u.task == "seg" else METHODS), instead="erm, or --usage seg2d-ft" if u.task == "seg" else "erm, group-thresholds or group-calibration"))
+        if rule.when(c, u, m, p):
+            raise InputError(rule.why.format(c=c, u=u, m=m, p=p, of_task=", ".join(SEG_METHODS if u.task == "seg" else METHODS),
+                                             instead="erm, or --usage seg2d-ft" if u.task == "seg"
+                                             else "erm, group-thresholds or group-calibration"))
     if c.context_length is not None: _check_context(c)
     schedule = "constant" if c.fixed_lr else "step" if {"lr_decay_rate", "lr_decay_period"} & set(c.given) else "cosine"
     optimizer = p.optimizer or c.optimizer
-    if optimizer != c.optimizer and u.trains: notes.append(f"protocol paper: trained with {optimizer}, as the published program did whatever --optimizer said")
+    if optimizer != c.optimizer and u.trains:
+        notes.append(f"protocol paper: trained with {optimizer}, as the published program did whatever --optimizer said")
     stop = c.early_stopping if c.early_stopping is not None else 1
     own = {n: getattr(c, n) if n in c.given else v for n, v in DEFAULTS[u.task].items()}
-    how = Training(own["total_epochs"], min(own["warmup_epochs"], own["total_epochs"]), c.blr, min(c.min_lr, c.blr), schedule, c.lr_decay_rate, c.lr_decay_period, optimizer, c.weight_decay, own["batch_size"], not c.no_cls_balance,
-                   (c.val_strategy or p.select) if p.validation else p.select, (p.patience if stop == 1 else stop) if p.validation else 0, c.random_seed, c.save_epochs or (1 if u.images else 10), c.log_freq)
-    return Decided(p, how, p.standardize if c.standardize is None else c.standardize, c.slices or p.slices, _pairs(c.method_options, "--method_options"), tuple(notes))
+    how = Training(own["total_epochs"], min(own["warmup_epochs"], own["total_epochs"]), c.blr, min(c.min_lr, c.blr), schedule,
+                   c.lr_decay_rate, c.lr_decay_period, optimizer, c.weight_decay, own["batch_size"], not c.no_cls_balance,
+                   (c.val_strategy or p.select) if p.validation else p.select, (p.patience if stop == 1 else stop) if p.validation else 0,
+                   c.random_seed, c.save_epochs or (1 if u.images else 10), c.log_freq)
+    return Decided(p, how, p.standardize if c.standardize is None else c.standardize, c.slices or p.slices,
+                   _pairs(c.method_options, "--method_options"), tuple(notes))
 
 def _check_context(c):
     row = find_model(c.model)
     if row.text is None: raise InputError(f"--context_length: {row.name} has no text tower")
-    if c.context_length != row.text.context: raise InputError(f"--context_length {c.context_length}: {row.name} has learned positions for {row.text.context} tokens, which cannot be changed; leave the option away")
+    if c.context_length != row.text.context:
+        raise InputError(f"--context_length {c.context_length}: {row.name} has learned positions for {row.text.context} tokens, which "
+                         "cannot be changed; leave the option away")
 
 def _pairs(texts, flag) -> dict:
     pairs = [t.partition("=") for t in texts]
@@ -408,7 +464,8 @@ def _pairs(texts, flag) -> dict:
 def config_json(c:RunConfig, **facts) -> str:
     "The run as JSON: options, which were given, what was decided, and `facts` found on the way."
     options = {n: getattr(c, n) for n in OPTIONS}
-    return json.dumps({"options": options, "given": [n for n in c.given if n != "config"], "decided": asdict(decide(c)), **facts}, indent=1, default=str) + "\n"
+    return json.dumps({"options": options, "given": [n for n in c.given if n != "config"], "decided": asdict(decide(c)), **facts}, indent=1,
+                      default=str) + "\n"
 
 def same_numbers(options:Mapping, c:RunConfig) -> list[str]:
     "The options that can change a number and differ between a config.json's options and a config."

@@ -25,7 +25,8 @@ DEMO = {"task": "cls", "usage": "lp", "dataset": "Phantom2D", "model": "Efficien
 def demo_command(out) -> str:
     "The command line that makes the demonstration's run in the folder `out`."
     where = {"data_root": "data", "cache": "cache", "exp_path": "output"}
-    return "fairmedfm run " + " ".join([*(f"--{k} {v}" for k, v in DEMO.items()), *(f"--{k} {(Path(out)/v).as_posix()}" for k, v in where.items())])
+    return "fairmedfm run " + " ".join([*(f"--{k} {v}" for k, v in DEMO.items()),
+                                        *(f"--{k} {(Path(out)/v).as_posix()}" for k, v in where.items())])
 
 def demo_run(out, **options) -> Finished:
     "Make the demonstration's run in the folder `out`, or find it there; `options` replace those of `DEMO`."
@@ -36,20 +37,24 @@ def demo_run(out, **options) -> Finished:
 def truth_of(folder) -> pd.DataFrame:
     "What was injected into each group of a phantom in `folder`, and the best possible AUC."
     try: return pd.DataFrame(json.loads((Path(folder)/"samples.json").read_text(encoding="utf-8"))["truth"]).set_index("group")
-    except (OSError, KeyError, ValueError): raise InputError(f"{folder} holds no phantom: its samples.json says nothing about a truth") from None
+    except (OSError, KeyError, ValueError):
+        raise InputError(f"{folder} holds no phantom: its samples.json says nothing about a truth") from None
 
 def beside_truth(truth:pd.DataFrame, report:dict, attribute:str="sex") -> pd.DataFrame:
     "One row per group and one for the difference of the first two: contrast, best possible AUC, AUC found with its interval."
     found = {r["group"]: r for r in report["intervals"] if (r["attribute"], r["metric"]) == (attribute, "auc")}
-    rows = [{"group": g, "injected contrast": t["contrast"], "best AUC": t["auc"], "found": found[g]["value"], "low": found[g]["low"], "high": found[g]["high"]} for g, t in truth.iterrows()]
+    rows = [{"group": g, "injected contrast": t["contrast"], "best AUC": t["auc"], "found": found[g]["value"], "low": found[g]["low"],
+             "high": found[g]["high"]} for g, t in truth.iterrows()]
     a, b = truth.index[:2]
     pair = auc_pair(report, attribute, a, b)
-    gap = {"group": f"{a} - {b}", "injected contrast": truth.contrast[a] - truth.contrast[b], "best AUC": truth.auc[a] - truth.auc[b], "found": pair["difference"], "low": pair["low"], "high": pair["high"]}
+    gap = {"group": f"{a} - {b}", "injected contrast": truth.contrast[a] - truth.contrast[b], "best AUC": truth.auc[a] - truth.auc[b],
+           "found": pair["difference"], "low": pair["low"], "high": pair["high"]}
     return pd.DataFrame([*rows, gap]).set_index("group")
 
 def auc_pair(report:dict, attribute:str, a:str|None=None, b:str|None=None) -> dict:
     "The report's comparison of two groups by AUC, `a` minus `b`; without names the attribute's first."
-    r = next(p for p in report["pairwise"] if (p["attribute"], p["metric"]) == (attribute, "auc") and (a is None or {p["group_a"], p["group_b"]} == {a, b}))
+    r = next(p for p in report["pairwise"] if (p["attribute"], p["metric"]) == (attribute, "auc")
+             and (a is None or {p["group_a"], p["group_b"]} == {a, b}))
     if a in (None, r["group_a"]): return dict(r)
     return r | {"group_a": a, "group_b": b, "difference": -r["difference"], "low": -r["high"], "high": -r["low"]}
 
@@ -73,4 +78,5 @@ def demo_lines(done:Finished, data_folder, command:str="") -> list[str]:
     beside = beside_truth(truth_of(data_folder), report)
     files = [f"{Path(done.folder).as_posix()}/{n}" for n in ("report.html", "predictions.csv") if (Path(done.folder)/n).is_file()]
     shown = beside.to_string(float_format=lambda v: f"{v:.3f}")
-    return [shown, "", *judge(beside, auc_pair(report, "sex"), auc_pair(report, "age_group")), "", *([f"The same as: {command}"] if command else []), *files]
+    return [shown, "", *judge(beside, auc_pair(report, "sex"), auc_pair(report, "age_group")), "",
+            *([f"The same as: {command}"] if command else []), *files]

@@ -56,8 +56,12 @@ __all__ = ['PACKAGES', 'TRACKERS', 'SUMMARY', 'read_bins', 'read_window', 'open_
 # %% ../../nbs/51_bench.run.ipynb #c007
 def read_bins(texts) -> dict|None:
     "`{'bmi': [25.0, 30.0]}` of `bmi=25,30`; `{'bmi': 4}` of `bmi=q4`."
-    try: return {k: int(v[1:]) if v.startswith("q") else [float(x) for x in v.split(",")] for k, v in _pairs(texts, "--bins").items()} or None
-    except ValueError: raise InputError(f"--bins {' '.join(texts)}: write COLUMN=40,60 for cut points or COLUMN=q4 for four groups of equal size") from None
+    try:
+        return ({k: int(v[1:]) if v.startswith("q") else [float(x) for x in v.split(",")] for k, v in _pairs(texts, "--bins").items()}
+                or None)
+    except ValueError:
+        raise InputError(f"--bins {' '.join(texts)}: write COLUMN=40,60 for cut points or COLUMN=q4 for four "
+                         "groups of equal size") from None
 
 def read_window(text:str|None):
     "A grey range: `(low, high)` of `-1350,150`, or the name of a window."
@@ -70,13 +74,16 @@ def read_window(text:str|None):
 def open_data(c:RunConfig, attribute:str|None=None) -> Dataset:
     "The dataset of a run with its split; `facts['local']` holds what a local config said."
     own = {f"{role}_column": getattr(c, f"{role}_column") for role in ("image", "label", "mask", "patient", "split", "id")}
-    data = load_dataset(c.dataset, c.data_root, **own, attributes=list(c.attributes) or None, pos_label=c.pos_label, image_root=list(c.image_root) or None, quiet=c.quiet)
-    if data.task != c.task and not (c.task == "seg" and "mask" in data.samples): raise InputError(f"{data.name} is for task {data.task}, and the run is of task {c.task}")
+    data = load_dataset(c.dataset, c.data_root, **own, attributes=list(c.attributes) or None, pos_label=c.pos_label,
+                        image_root=list(c.image_root) or None, quiet=c.quiet)
+    if data.task != c.task and not (c.task == "seg" and "mask" in data.samples):
+        raise InputError(f"{data.name} is for task {data.task}, and the run is of task {c.task}")
     if data.spec is None and str(c.dataset) in DATASETS: data = replace(data, spec=DATASETS[c.dataset])
     local = local_facts("datasets", data.name, c.config_root, attribute or "")
     if "root" in local: data = replace(data, roots=(*data.roots, *map(Path, local["root"])))
     files = _pairs(c.split_files, "--split_files") or {k: local[k] for k in ("train", "test") if k in local}
-    if c.task == "cls" or USAGES[c.usage].trains or files or c.split_column: data = make_splits(data, c.protocol, files or None, random_state=c.split_seed)
+    if c.task == "cls" or USAGES[c.usage].trains or files or c.split_column:
+        data = make_splits(data, c.protocol, files or None, random_state=c.split_seed)
     return replace(data, facts=data.facts | {"local": local})
 
 def attribute_of(c:RunConfig, data:Dataset) -> str|None:
@@ -95,7 +102,9 @@ def rows_for(c:RunConfig, data:Dataset, attribute, d:Decided) -> dict:
             group = group_codes(data, attribute, data.facts["bins"], Notes())
             samples = samples.assign(**{attribute: np.array([*group.names, None], dtype=object)[group.codes]})      # −1 is nobody's group
         rows["test"] = rows["test"][balanced_rows(samples.iloc[rows["test"]], attribute, c.split_seed)]
-    if not len(rows["test"]): raise InputError(f"{data.name} has no test rows under protocol {c.protocol}" + ("" if c.protocol == "sound" else " for this attribute"))
+    if not len(rows["test"]):
+        raise InputError(f"{data.name} has no test rows under protocol {c.protocol}"
+                         + ("" if c.protocol == "sound" else " for this attribute"))
     return rows
 
 # %% ../../nbs/51_bench.run.ipynb #c018
@@ -104,7 +113,8 @@ def with_bins(data:Dataset, texts) -> Dataset:
     whole table). Groups that were made of a binned column before (`age_group` of `age`) are taken out. A name that is no column, or a column without numbers, is an `InputError`."""
     columns, bins = {str(x).lower(): x for x in data.samples if x not in FIRST_COLUMNS}, {}
     for name, spec in (read_bins(texts) or {}).items():
-        if name.lower() not in columns: raise InputError(f"--bins names {name!r}, and {data.name} has no such column (it has: {some(list(columns.values()), 30)})")
+        if name.lower() not in columns:
+            raise InputError(f"--bins names {name!r}, and {data.name} has no such column (it has: {some(list(columns.values()), 30)})")
         column = columns[name.lower()]
         grouping(column, data.samples[column], spec, notes=Notes())
         bins[column] = cut_points(pd.to_numeric(data.samples[column], errors="coerce").to_numpy(float), spec, column, Notes()).tolist()
@@ -116,8 +126,10 @@ class MemoryCache(FeatureCache):
     "A `FeatureCache` that also keeps in memory what it gave last."
     def features(self, data, encoder, reader, what="features", rows=None, batch_size=32, workers=0, bad="raise"):
         rows = np.arange(len(data)) if rows is None else np.asarray(rows)
-        key = digest_of([key_facts(data, encoder, reader, what), data.samples["image"].iloc[rows].tolist(), [str(r) for r in data.roots], rows.tolist(), bad])
-        if getattr(self, "last", (None, None))[0] != key: self.last = key, super().features(data, encoder, reader, what, rows, batch_size, workers, bad)
+        key = digest_of([key_facts(data, encoder, reader, what), data.samples["image"].iloc[rows].tolist(), [str(r) for r in data.roots],
+                         rows.tolist(), bad])
+        if getattr(self, "last", (None, None))[0] != key:
+            self.last = key, super().features(data, encoder, reader, what, rows, batch_size, workers, bad)
         return self.last[1]
 
 class Workshop:
@@ -127,9 +139,11 @@ class Workshop:
         if key not in self.held: self.held = {k: v for k, v in self.held.items() if k[0] != key[0] or key[0] in ("cache",)} | {key: make()}
         return self.held[key]
     def data(self, c:RunConfig) -> Dataset:
-        names = [n for n, o in OPTIONS.items() if n in ("dataset", "data_root", "attributes", "pos_label", "image_root", "split_files", "split_seed", "protocol", "config_root", "task") or n.endswith("_column")]
+        names = [n for n, o in OPTIONS.items() if n in ("dataset", "data_root", "attributes", "pos_label", "image_root", "split_files",
+                                                        "split_seed", "protocol", "config_root", "task") or n.endswith("_column")]
         local = bool(local_facts("datasets", Path(str(c.dataset)).stem, c.config_root, (c.sensitive_name or "sex").lower()))
-        return self.get("data", *(getattr(c, n) for n in names), c.sensitive_name if local else None, c.task == "seg" and USAGES[c.usage].trains, make=lambda: open_data(c, (c.sensitive_name or "sex").lower()))
+        return self.get("data", *(getattr(c, n) for n in names), c.sensitive_name if local else None,
+                        c.task == "seg" and USAGES[c.usage].trains, make=lambda: open_data(c, (c.sensitive_name or "sex").lower()))
     def device(self, c:RunConfig):
         if self.team.accelerator is not None: return self.team.accelerator.device
         return choose_device("cpu" if c.no_cuda else c.device)
@@ -140,7 +154,8 @@ class Workshop:
             spec = find_model(c.model)
             if "lora" in local: spec = replace(spec, lora=tuple(rf".*\.?{re.escape(t)}" for t in local["lora"]))
             return load(spec, c.checkpoint or local.get("checkpoint"), device, c.pretrained_root, c.protocol, norm, c.precision)
-        return self.get("encoder", c.model, c.checkpoint, str(device), c.pretrained_root, c.protocol, str(norm) if c.protocol == "paper" else "", c.precision, str(local), make=make)
+        return self.get("encoder", c.model, c.checkpoint, str(device), c.pretrained_root, c.protocol,
+                        str(norm) if c.protocol == "paper" else "", c.precision, str(local), make=make)
     def cache(self, c:RunConfig, say) -> FeatureCache:
         cache = self.get("cache", c.cache, make=lambda: MemoryCache(None if c.cache == "none" else c.cache))
         cache.say = say
@@ -156,7 +171,9 @@ def run_folder(c:RunConfig, data_name:str, attribute:str|None) -> Path:
     if c.resume_path: return Path(c.resume_path)
     parts = [c.experiment_name] if c.experiment_name else []
     usage = USAGES[c.usage].name
-    if c.task == "seg" and usage_prompts(usage, c.prompt) != [SEG_USAGES[usage].prompt]: usage += "-" + "+".join(usage_prompts(usage, c.prompt))      # two prompts are two runs
+    # two prompts are two runs
+    if c.task == "seg" and usage_prompts(usage, c.prompt) != [SEG_USAGES[usage].prompt]:
+        usage += "-" + "+".join(usage_prompts(usage, c.prompt))
     names = [c.task, usage, ALL_METHODS[c.method].name, data_name, find_model(c.model).name, attribute or "all"]
     return Path(c.exp_path, *(plain_name(p) for p in parts + names), f"seed{c.random_seed}")
 
@@ -168,17 +185,21 @@ def is_done(folder) -> bool:
 
 def same_run(folder, c:RunConfig, data_hash:str, attribute:str|None=None) -> None:
     "Raise when the folder holds a finished run with other settings or other data."
-    if not (Path(folder)/"done.json").exists(): return                       # not finished: its checkpoint has a key and is not used for other settings
+    # not finished: its checkpoint has a key and is not used for other settings
+    if not (Path(folder)/"done.json").exists(): return
     path = Path(folder)/"config.json"
     if not path.is_file(): return
     try: held = json.loads(path.read_text(encoding="utf-8"))
     except ValueError: return
-    facts, other = held.get("facts", {}), [n for n in same_numbers(held.get("options", {}), c) if n != "sensitive_name"]      # `Sex`, and nothing where sex is the default, are one run
-    if attribute is not None and facts.get("attribute", attribute) != attribute: other.append(f"attribute ({facts['attribute']} there, {attribute} here)")
+    # `Sex`, and nothing where sex is the default, are one run
+    facts, other = held.get("facts", {}), [n for n in same_numbers(held.get("options", {}), c) if n != "sensitive_name"]
+    if attribute is not None and facts.get("attribute", attribute) != attribute:
+        other.append(f"attribute ({facts['attribute']} there, {attribute} here)")
     if facts.get("samples") not in (None, data_hash): other.append("the samples of the dataset")
     if other:
         shown = [f"{n} ({held['options'].get(n)} there, {getattr(c, n)} here)" if n in OPTIONS else n for n in other]
-        raise InputError(f"{folder} holds a run with other settings: {', '.join(shown[:4])}; choose another --exp_path or --experiment_name, or pass --overwrite")
+        raise InputError(f"{folder} holds a run with other settings: {', '.join(shown[:4])}; choose another --exp_path or "
+                         "--experiment_name, or pass --overwrite")
 
 # %% ../../nbs/51_bench.run.ipynb #c029
 class Log:
@@ -189,7 +210,8 @@ class Log:
         with open(self.path, "a", encoding="utf-8") as f: f.write(line + "\n")
         if not self.quiet and not text.startswith("epoch "): print(line, file=sys.stderr, flush=True)
 
-PACKAGES = ("fairmedfm", "numpy", "pandas", "scikit-learn", "scipy", "torch", "torchvision", "timm", "open_clip_torch", "transformers", "peft", "accelerate", "safetensors", "pillow", "pydicom", "nibabel")
+PACKAGES = ("fairmedfm", "numpy", "pandas", "scikit-learn", "scipy", "torch", "torchvision", "timm", "open_clip_torch", "transformers",
+            "peft", "accelerate", "safetensors", "pillow", "pydicom", "nibabel")
 
 def environment(device="cpu") -> dict:
     "Python, packages, machine and device."
@@ -198,7 +220,8 @@ def environment(device="cpu") -> dict:
         except importlib.metadata.PackageNotFoundError: return None
     device = torch.device(device)
     named = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), "device": str(device), "processor": named, "threads": torch.get_num_threads(), "packages": {n: v for n in PACKAGES if (v := version(n))}}
+    return {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), "device": str(device),
+            "processor": named, "threads": torch.get_num_threads(), "packages": {n: v for n in PACKAGES if (v := version(n))}}
 
 # %% ../../nbs/51_bench.run.ipynb #c032
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
@@ -231,7 +254,9 @@ def apply_after(rule, predictions:pd.DataFrame, attribute:str, bins, notes:Notes
     group = group_codes(Dataset(predictions), attribute, bins, notes)
     valid = (predictions["split"] == "valid").to_numpy()
     y, s = predictions["y_true"].to_numpy(), predictions["y_score"].to_numpy()
-    if len(set(y[valid])) < 2: raise InputError(f"method {rule.name} learns on the validation split, and that has {'no samples' if not valid.any() else 'one class only'}")
+    if len(set(y[valid])) < 2:
+        raise InputError(f"method {rule.name} learns on the validation split, and that has "
+                         f"{'no samples' if not valid.any() else 'one class only'}")
     rule.fit(y[valid], s[valid], group.codes[valid], group.names, notes)
     return predictions.assign(y_score=rule.apply(s, group.codes, group.names)), rule.facts()
 
@@ -242,7 +267,9 @@ def choose_threshold(predictions:pd.DataFrame, d:Decided, fixed:float|None, note
     if fixed is not None: return fixed, "learned by the method on the validation split"
     if "y_score" not in predictions or not d.protocol.validation: return "best_f1", "best_f1, found on the test split itself"
     t = threshold_for(valid["y_true"], valid["y_score"], "max_f1") if len(valid) else np.nan
-    if np.isnan(t): notes.add("the validation split lacks a class, so the threshold was found on the test split itself"); return "best_f1", "best_f1, found on the test split itself"
+    if np.isnan(t):
+        notes.add("the validation split lacks a class, so the threshold was found on the test split itself")
+        return "best_f1", "best_f1, found on the test split itself"
     return float(t), f"max_f1 on {plural(len(valid), 'validation sample')}"
 
 # %% ../../nbs/51_bench.run.ipynb #c043
@@ -260,7 +287,8 @@ def reported(data:Dataset, test:pd.DataFrame, attribute:str|None, d:Decided, bin
 
 def scores_of(test:pd.DataFrame):
     "The score of two classes, or a column per class under the class's name, as `evaluate` takes them."
-    return test["y_score"] if "y_score" in test else test[[x for x in test if x.startswith("y_score_")]].rename(columns=lambda x: x.removeprefix("y_score_"))
+    return test["y_score"] if "y_score" in test else test[[x for x in test if x.startswith("y_score_")]].rename(
+        columns=lambda x: x.removeprefix("y_score_"))
 
 def make_report(data:Dataset, predictions, attribute, c:RunConfig, d:Decided, fixed:float|None, notes:Notes) -> FairnessReport:
     "The fairness report of the test predictions."
@@ -268,9 +296,13 @@ def make_report(data:Dataset, predictions, attribute, c:RunConfig, d:Decided, fi
     threshold, said = choose_threshold(predictions, d, fixed, notes)
     columns = reported(data, test, attribute, d, bins, notes)
     if not columns: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")
-    report = evaluate(test["y_true"], scores_of(test), test[columns], threshold=threshold, bins=bins and {k: v for k, v in bins.items() if k in columns}, score_type="probability", ci=c.ci or None, clusters=test["patient"] if c.ci else None)
+    report = evaluate(test["y_true"], scores_of(test), test[columns], threshold=threshold,
+                      bins=bins and {k: v for k, v in bins.items() if k in columns}, score_type="probability", ci=c.ci or None,
+                      clusters=test["patient"] if c.ci else None)
     report.warnings[:0] = [n for n in notes if n not in report.warnings]
-    report.metadata |= {"threshold_from": said, "positive": data.class_names[1] if len(data.class_names) == 2 else report.metadata.get("positive"), "dataset": data.name, "model": find_model(c.model).name, "usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "protocol": c.protocol}
+    report.metadata |= {"threshold_from": said, "positive": data.class_names[1] if len(data.class_names) == 2
+                        else report.metadata.get("positive"), "dataset": data.name, "model": find_model(c.model).name,
+                        "usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "protocol": c.protocol}
     return report
 
 # %% ../../nbs/51_bench.run.ipynb #c047
@@ -294,14 +326,17 @@ def write_results(folder:Path, result:Result, report:FairnessReport, c:RunConfig
     "Predictions, report, curve and trained weights; the names of the files."
     split, names = result.predictions["split"], ["predictions.csv", "report.json"]
     write_table(result.predictions[split == "test"].drop(columns="split"), folder/"predictions.csv")
-    if (split == "valid").any(): write_table(result.predictions[split == "valid"].drop(columns="split"), folder/"predictions_valid.csv"); names.append("predictions_valid.csv")
+    if (split == "valid").any():
+        write_table(result.predictions[split == "valid"].drop(columns="split"), folder/"predictions_valid.csv")
+        names.append("predictions_valid.csv")
     if result.curve is not None:
         write_table(result.curve, folder/"curve.csv"); names.append("curve.csv")
         try: draw_curve(result.curve, folder/"curve.png"); names.append("curve.png")
         except InputError as e: say(str(e))
     if result.state:
         safetensors = require("safetensors.torch", "cls", why="saving the trained weights")
-        with atomic_path(folder/"model.safetensors") as tmp: safetensors.save_file({k: v.contiguous().clone() for k, v in result.state.items()}, str(tmp))
+        with atomic_path(folder/"model.safetensors") as tmp:
+            safetensors.save_file({k: v.contiguous().clone() for k, v in result.state.items()}, str(tmp))
         names.append("model.safetensors")
     report.to_json(folder/"report.json")
     if c.html: names += write_html(folder, result, report, say, c.ci)
@@ -310,7 +345,8 @@ def write_results(folder:Path, result:Result, report:FairnessReport, c:RunConfig
 def write_html(folder, result, report, say, ci=None) -> list[str]:
     "The report as a page with curves, where the packages for it are installed."
     test = result.predictions[result.predictions["split"] == "test"].reset_index(drop=True)
-    return page(folder, report, say, y_true=test["y_true"], y_score=scores_of(test), sensitive_features=test[report.attributes], score_type="probability", clusters=test["patient"] if ci else None)
+    return page(folder, report, say, y_true=test["y_true"], y_score=scores_of(test), sensitive_features=test[report.attributes],
+                score_type="probability", clusters=test["patient"] if ci else None)
 
 def page(folder, report, say, **data) -> list[str]:
     "report.html under the run's name, with pictures of the data; where the packages for it are missing it is said, and there is no page."
@@ -343,25 +379,33 @@ def _method(c:RunConfig, d:Decided): return make_method(c.method, d.method_optio
 def make_job(c:RunConfig, d:Decided, data, encoder, attribute, shop:Workshop, folder:Path, say, track) -> Job:
     "The job of a run."
     local = data.facts.get("local", {})
-    reader = reader_for(data, encoder.spec, encoder.transform, c.protocol, c.is_3d, n_slices=c.n_slices, plane=c.plane, window=read_window(c.window))
-    if c.slices and reader.kind != "slices": raise InputError(f"--slices {c.slices}: " + (f"{encoder.spec.name} takes the volume whole" if reader.kind == "volume" else f"{data.name} holds single pictures"))
-    options = {"templates": list(c.prompts or local.get("prompts", ())), "class_names": list(c.class_names or local.get("class_names", ())), "first_only": d.protocol.prompts.startswith("the first"),
+    reader = reader_for(data, encoder.spec, encoder.transform, c.protocol, c.is_3d, n_slices=c.n_slices, plane=c.plane,
+                        window=read_window(c.window))
+    if c.slices and reader.kind != "slices":
+        raise InputError(f"--slices {c.slices}: " + (f"{encoder.spec.name} takes the volume whole" if reader.kind == "volume"
+                                                     else f"{data.name} holds single pictures"))
+    options = {"templates": list(c.prompts or local.get("prompts", ())), "class_names": list(c.class_names or local.get("class_names", ())),
+               "first_only": d.protocol.prompts.startswith("the first"),
                **{n: getattr(c, n) for n in ("adapter_ratio", "adapter_reduction", "lora_rank", "lora_alpha", "lora_dropout")}}
     device = encoder.device
     workers = c.workers if c.workers is not None else 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
     method = _method(c, d)
     pool = pool_for(d.slices, len(label_codes(data)[1])) if reader.kind == "slices" else None
-    return Job(data, encoder, reader, shop.cache(c, say), method if isinstance(method, Method) else Method(), d.how, attribute, rows_for(c, data, attribute, d), data.facts.get("bins"), d.standardize, d.protocol.zero_head, pool, options,
+    return Job(data, encoder, reader, shop.cache(c, say), method if isinstance(method, Method) else Method(), d.how, attribute,
+               rows_for(c, data, attribute, d), data.facts.get("bins"), d.standardize, d.protocol.zero_head, pool, options,
                device, c.encode_batch, workers, c.bad_images, c.augment, folder/"checkpoint.pt", say=say, track=track, team=shop.team)
 
 def job_facts(job:Job, c:RunConfig, attribute, data_hash:str) -> dict:
     "What a run found on its way: for config.json, and for the key of its checkpoint."
-    return {"dataset": job.data.name, "samples": data_hash, "split": job.data.facts.get("split"), "attribute": attribute, "groups": job.group.names, "in no group": job.group.unknown, "classes": list(job.classes),
-            "rows": {k: len(v) for k, v in job.rows.items()}, "model": job.encoder.spec.name, "fingerprint": job.encoder.fingerprint, "reader": job.reader.facts(job.data), "precision": job.encoder.precision}
+    return {"dataset": job.data.name, "samples": data_hash, "split": job.data.facts.get("split"), "attribute": attribute,
+            "groups": job.group.names, "in no group": job.group.unknown, "classes": list(job.classes),
+            "rows": {k: len(v) for k, v in job.rows.items()}, "model": job.encoder.spec.name, "fingerprint": job.encoder.fingerprint,
+            "reader": job.reader.facts(job.data), "precision": job.encoder.precision}
 
 # %% ../../nbs/51_bench.run.ipynb #c057
 def dice_and_size(done) -> dict:
-    "What the page draws of a run of segmentation (`SegOutcome`): Dice and the true object's size of every sample, by structure and prompt where there are several, and the groups."
+    """What the page draws of a run of segmentation (`SegOutcome`): Dice and the true object's size of every sample, by structure and
+    prompt where there are several, and the groups."""
     table = done.result.predictions("slices" if done.report.metadata["sample"] == "slice" else "table")
     targets = [" · ".join(t) for t in done.result.targets]
     tails = [""] if len(targets) == 1 else [c.removeprefix("dice") for c in table if c.startswith("dice_")][-len(targets):]
@@ -372,15 +416,21 @@ def dice_and_size(done) -> dict:
 def _segmenter(c:RunConfig, shop:Workshop):
     "The promptable model of a run; trained weights would spoil it for the next run, so usages that train get a fresh one."
     local = local_facts("models", find_model(c.model).name, c.config_root)
-    if "lora" in local: raise InputError(f"configs/models/{find_model(c.model).name}.json: lora_targets means nothing for a promptable model")
-    def make(): return load_promptable(c.model, c.sam_ckpt_path or c.checkpoint or local.get("checkpoint"), shop.device(c), c.pretrained_root, c.protocol, c.precision, None if c.protocol == "paper" else c.img_size, c.sam2_model_cfg)
+    if "lora" in local:
+        raise InputError(f"configs/models/{find_model(c.model).name}.json: lora_targets means nothing for a promptable model")
+    def make():
+        return load_promptable(c.model, c.sam_ckpt_path or c.checkpoint or local.get("checkpoint"), shop.device(c), c.pretrained_root,
+                               c.protocol, c.precision, None if c.protocol == "paper" else c.img_size, c.sam2_model_cfg)
     if USAGES[c.usage].trains: return make()
-    return shop.get("segmenter", *(getattr(c, n) for n in ("model", "sam_ckpt_path", "checkpoint", "pretrained_root", "protocol", "precision", "img_size", "sam2_model_cfg")), str(shop.device(c)), str(local), make=make)
+    return shop.get("segmenter", *(getattr(c, n) for n in ("model", "sam_ckpt_path", "checkpoint", "pretrained_root", "protocol",
+                                                           "precision", "img_size", "sam2_model_cfg")), str(shop.device(c)), str(local), make=make)
 
-def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, data_hash:str, folder:Path, say, track, expect=None) -> None:
+def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, data_hash:str, folder:Path, say, track,
+                expect=None) -> None:
     "Make a run of segmentation, up to its finished folder."
     usage, given, notes = SEG_USAGES[c.usage], set(c.given), Notes([*data.notes, *d.notes])
-    if c.is_3d and not read_case(data, 0, {"foreground": None}, {}).is_volume: raise InputError(f"--is_3d: {data.name} holds single pictures")
+    if c.is_3d and not read_case(data, 0, {"foreground": None}, {}).is_volume:
+        raise InputError(f"--is_3d: {data.name} holds single pictures")
     model = _segmenter(c, shop)
     at_once = c.encode_batch if "encode_batch" in given else c.batch_size if "batch_size" in given and not usage.trains else 1
     split = data.samples["split"]
@@ -388,13 +438,17 @@ def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, 
     bins = data.facts.get("bins", {})
     columns = reported(data, data.samples, attribute, d, bins, notes)
     if not columns: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")
-    facts = {"dataset": data.name, "samples": data_hash, "attribute": attribute, "model": model.spec.name, "fingerprint": model.fingerprint, "precision": model.precision, "rows": len(data) if rows is None else len(rows)}
+    facts = {"dataset": data.name, "samples": data_hash, "attribute": attribute, "model": model.spec.name, "fingerprint": model.fingerprint,
+             "precision": model.precision, "rows": len(data) if rows is None else len(rows)}
     for n in differs({**facts, "reader": None}, expect): notes.add(n)
     cache = SegCache(None if c.cache == "none" else c.cache, half=c.half, say=say)
     done = run_segmentation(
-        data, model, usage=usage.name, prompts=list(c.prompt) or None, pos_class=list(c.pos_class) or None, attributes=columns, bins={k: v for k, v in bins.items() if k in columns} or None, ci=c.ci or None,
-        method=c.method, method_options=d.method_options, how=d.how, lora=(c.lora_rank, c.lora_alpha), size=c.img_size, per=c.per, seed=c.random_seed, metrics=c.metrics, tolerance=c.tolerance_mm, cache=cache, batch_size=at_once,
-        workers=c.workers or 0, bad=c.bad_images, rows=rows, out=folder, worst=c.worst, overlays=c.overlays, say=say, track=track, weights=folder/"model.safetensors" if c.test_mode else None, pictures_by=[attribute or columns[0]],
+        data, model, usage=usage.name, prompts=list(c.prompt) or None, pos_class=list(c.pos_class) or None, attributes=columns,
+        bins={k: v for k, v in bins.items() if k in columns} or None, ci=c.ci or None,
+        method=c.method, method_options=d.method_options, how=d.how, lora=(c.lora_rank, c.lora_alpha), size=c.img_size, per=c.per,
+        seed=c.random_seed, metrics=c.metrics, tolerance=c.tolerance_mm, cache=cache, batch_size=at_once,
+        workers=c.workers or 0, bad=c.bad_images, rows=rows, out=folder, worst=c.worst, overlays=c.overlays, say=say, track=track,
+        weights=folder/"model.safetensors" if c.test_mode else None, pictures_by=[attribute or columns[0]],
         **{k: v for k, v in {"plane": c.plane, "window": read_window(c.window)}.items() if v is not None})
     report, names = done.report, [*done.facts["files"], "config.json"]
     report.warnings[:0] = [n for n in notes if n not in report.warnings]
@@ -404,7 +458,8 @@ def segment_one(c:RunConfig, shop:Workshop, d:Decided, data:Dataset, attribute, 
     write_text(folder/"config.json", config_json(c, facts=facts))
     write_text(folder/"environment.json", json.dumps(environment(model.device), indent=1) + "\n")
     for n in report.warnings: say(f"note: {n}")
-    for target, line in zip(report.targets, report.summary.xs(attribute or columns[0], level="attribute").to_dict("records")) if len(report.targets) > 1 else [("", report.summary.iloc[0])]:
+    for target, line in zip(report.targets, report.summary.xs(attribute or columns[0],
+                                                              level="attribute").to_dict("records")) if len(report.targets) > 1 else [("", report.summary.iloc[0])]:
         say(" ".join([target, *(f"{k} {line[k]:.4f}" for k in ("mean_dice", "min_dice", "delta_dice", "es_dice"))]).strip())
     write_text(folder/"done.json", json.dumps({"files": {n: sha256_of(folder/n) for n in dict.fromkeys(names)}}, indent=1) + "\n")
     (folder/"checkpoint.pt").unlink(missing_ok=True)
@@ -422,12 +477,14 @@ def run_one(
         warnings.simplefilter("ignore")                            # the notes stand in the report and in the log
         data = with_bins(shop.data(c), c.bins)
     attribute, notes = attribute_of(c, data), Notes()
-    if attribute is None: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")      # before hours of encoding
+    # before hours of encoding
+    if attribute is None: raise InputError(f"{data.name} has no attribute to report by; name one with --attributes")
     data_hash = hashlib.sha256(csv_bytes(data.samples)).hexdigest()
     folder = run_folder(c, data.name, attribute)
     if not c.overwrite: same_run(folder, c, data_hash, attribute)
     if is_done(folder) and not c.overwrite and not c.test_mode: return _finished(folder, False, attribute)
-    if c.test_mode and not (folder/"model.safetensors").is_file(): raise InputError(f"--test_mode needs the weights of a finished run, and {folder} has none")
+    if c.test_mode and not (folder/"model.safetensors").is_file():
+        raise InputError(f"--test_mode needs the weights of a finished run, and {folder} has none")
     try: folder.mkdir(parents=True, exist_ok=True)
     except OSError as e: raise InputError(f"cannot make the run folder {folder} ({e.strerror or e}); choose another --exp_path") from None
     shop.began, say = time.time(), Log(folder, c.quiet) if shop.team.first else lambda text: None
@@ -444,11 +501,15 @@ def run_one(
         for n in (*data.notes, *d.notes): notes.add(n)
         facts = job_facts(job, c, attribute, data_hash)
         for n in differs(facts, expect): notes.add(n)
-        if "random_seed" in c.given and seed_is_idle(job, c, d): notes.add(f"--random_seed hardly matters here: the layer starts at zero and all {plural(len(job.rows['train']), 'training sample')} are one batch, so only roundings differ; a smaller --batch_size would use it")
-        job.notes, job.key = notes, digest_of({"options": {n: getattr(c, n) for n, o in OPTIONS.items() if o.numbers}, "how": asdict(d.how), "facts": facts, "rows": {k: v.tolist() for k, v in job.rows.items()}})
+        if "random_seed" in c.given and seed_is_idle(job, c, d):
+            notes.add("--random_seed hardly matters here: the layer starts at zero and all "
+                      f"{plural(len(job.rows['train']), 'training sample')} are one batch, so only roundings differ; a smaller --batch_size would use it")
+        job.notes, job.key = notes, digest_of({"options": {n: getattr(c, n) for n, o in OPTIONS.items() if o.numbers}, "how": asdict(d.how),
+                                               "facts": facts, "rows": {k: v.tolist() for k, v in job.rows.items()}})
         if c.test_mode: job.state = require("safetensors.torch", "cls", why="--test_mode").load_file(str(folder/"model.safetensors"))
         if shop.team.first: write_text(folder/"config.json", config_json(c, facts=facts))
-        say(f"{USAGES[c.usage].name} · {ALL_METHODS[c.method].name} · {data.name} · {job.encoder.spec.name} · {attribute} · seed {c.random_seed}: {', '.join(f'{len(v):,} {k}' for k, v in job.rows.items())}")
+        say(f"{USAGES[c.usage].name} · {ALL_METHODS[c.method].name} · {data.name} · {job.encoder.spec.name} · {attribute} · seed "
+            f"{c.random_seed}: {', '.join(f'{len(v):,} {k}' for k, v in job.rows.items())}")
         result = USAGES[c.usage].run(job)
         if shop.team.first: _conclude(c, d, job, result, attribute, facts, notes, folder, say, shop)
     close()
@@ -457,14 +518,17 @@ def run_one(
 
 # %% ../../nbs/51_bench.run.ipynb #c061
 def seed_is_idle(job:Job, c:RunConfig, d:Decided) -> bool:
-    "Whether no seed can change a number by more than a rounding: plain training of weights that start at a fixed place, with every training row in each batch."
+    """Whether no seed can change a number by more than a rounding: plain training of weights that start at a fixed place, with every
+    training row in each batch."""
     usage, learned = USAGES[c.usage], job.reader.kind == "slices" and SLICE_RULES[d.slices].learned
     fixed = d.protocol.zero_head and not usage.images and not HAS["adapter"](usage) and not learned
     return usage.trains and fixed and ALL_METHODS[c.method].name == "erm" and job.how.batch_size >= len(job.rows["train"])
 
 def differs(facts:Mapping, expect:Mapping|None) -> list[str]:
     "What is not as it was in the run that is repeated."
-    said = {"samples": "the samples of the dataset are not those of the run that is repeated", "fingerprint": "the model's weights or preprocessing are not those of the run that is repeated", "reader": "the images are read in another way than in the run that is repeated"}
+    said = {"samples": "the samples of the dataset are not those of the run that is repeated",
+            "fingerprint": "the model's weights or preprocessing are not those of the run that is repeated",
+            "reader": "the images are read in another way than in the run that is repeated"}
     plain = lambda v: json.loads(json.dumps(v, default=str))
     return [text for k, text in said.items() if expect and k in expect and expect[k] != plain(facts[k])]
 
@@ -496,11 +560,14 @@ def summary_table(done, configs) -> pd.DataFrame:
     "A row per run (of segmentation: per structure and prompt): what it was, and the published summary by its own attribute."
     rows = []
     for f, c in zip(done, configs):
-        row = {"usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "dataset": f.about["dataset"] if isinstance(f, Finished) else Path(c.dataset).stem, "model": c.model, "attribute": getattr(f, "attribute", None) or c.sensitive_name, "seed": c.random_seed}
+        row = {"usage": USAGES[c.usage].name, "method": ALL_METHODS[c.method].name, "dataset": f.about["dataset"] if isinstance(f, Finished)
+               else Path(c.dataset).stem, "model": c.model, "attribute": getattr(f, "attribute", None) or c.sensitive_name,
+               "seed": c.random_seed}
         if isinstance(f, Finished):
             for target, parts in f.targets.items():
                 own = parts.get(f.attribute) or next(iter(parts.values()))
-                rows.append(row | ({"target": target} if target else {}) | {k: own[k] for k in SUMMARY if k in own} | {"made": f.made, "folder": str(f.folder), "error": None})
+                rows.append(row | ({"target": target} if target else {}) | {k: own[k] for k in SUMMARY if k in own}
+                            | {"made": f.made, "folder": str(f.folder), "error": None})
         else: rows.append(row | {"made": False, "folder": None, "error": str(f)})
     return pd.DataFrame(rows)
 
@@ -516,7 +583,8 @@ def show_table(table:pd.DataFrame) -> str:
 
 def failed_run(row) -> str:
     "What run a row of the summary is, in words."
-    return " · ".join(str(row[n]) for n in ("usage", "method", "dataset", "model", "attribute") if n in row and not pd.isna(row[n])) + f" · seed {row['seed']}"
+    return (" · ".join(str(row[n]) for n in ("usage", "method", "dataset", "model", "attribute") if n in row and not pd.isna(row[n]))
+            + f" · seed {row['seed']}")
 
 # %% ../../nbs/51_bench.run.ipynb #c079
 def run_all(configs, expect=None, accelerator=None) -> pd.DataFrame:
@@ -542,7 +610,9 @@ def run_from_args(argv) -> int:
     accelerator = launched()
     table = run_all(configs, expect, accelerator)
     if accelerator is not None and not accelerator.is_main_process: return 0
-    if not configs[0].quiet: print(show_table(table)); print("\n".join(dict.fromkeys(f"{f}{'' if m else '  (was finished)'}" for f, m in zip(table["folder"], table["made"]) if f)))
+    if not configs[0].quiet:
+        print(show_table(table))
+        print("\n".join(dict.fromkeys(f"{f}{'' if m else '  (was finished)'}" for f, m in zip(table["folder"], table["made"]) if f)))
     failed = table[table["error"].notna()]
     for _, row in failed.iterrows(): print(f"error: {failed_run(row)}: {row['error']}", file=sys.stderr)
     return 2 if len(failed) else 0

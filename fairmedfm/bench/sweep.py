@@ -96,7 +96,8 @@ def sweep(
     parts, each = portions(configs, 1 if backend == "sequential" else n_jobs), max(1, (os.cpu_count() or 1)//n_jobs)
     pace, done = Pace(len(configs), "runs", say, every=0), [None]*len(configs)
     with engine(backend, address) as joblib:
-        work = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered" if ENGINES[backend] is None and backend != "sequential" else "list")
+        work = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered" if ENGINES[backend] is None and backend != "sequential"
+                               else "list")
         tasks = (joblib.delayed(_portion_at)(part, [configs[i] for i in part], each if backend != "sequential" else None) for part in parts)
         for part, results in work(tasks):
             for i, r in zip(part, results): done[i] = r
@@ -109,7 +110,8 @@ def _portion_at(part, configs, n_threads): return part, make_portion(configs, n_
 
 # %% ../../nbs/52_bench.sweep.ipynb #c022
 def over_seeds(table:pd.DataFrame) -> pd.DataFrame:
-    "Mean and standard deviation over seeds of each number, by usage, method, dataset, model and attribute; failed runs are left out and counted."
+    """Mean and standard deviation over seeds of each number, by usage, method, dataset, model and attribute; failed runs are left out
+    and counted."""
     by = [n for n in ("usage", "method", "dataset", "model", "attribute", "target") if n in table]
     numbers = [n for n in table if table[n].dtype.kind == "f"]
     fine = table[table["error"].isna()].groupby(by, sort=False, dropna=False)
@@ -128,8 +130,11 @@ def sweep_from_args(argv) -> int:
     quiet = configs[0].quiet
     out = Path(own.out or Path(configs[0].exp_path)/"sweep.csv")
     try: out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e: raise InputError(f"cannot make the folder of {out} ({e.strerror or e}); choose another {'--out' if own.out else '--exp_path'}") from None
-    table = sweep(configs, own.backend, own.n_jobs and int(own.n_jobs), own.address, out, None if quiet else lambda text: print(text, file=sys.stderr))
+    except OSError as e:
+        raise InputError(f"cannot make the folder of {out} ({e.strerror or e}); choose another "
+                         f"{'--out' if own.out else '--exp_path'}") from None
+    table = sweep(configs, own.backend, own.n_jobs and int(own.n_jobs), own.address, out,
+                  None if quiet else lambda text: print(text, file=sys.stderr))
     if not quiet: print(show_table(table)); print(out)
     failed = table[table["error"].notna()]
     for _, row in failed.iterrows(): print(f"error: {failed_run(row)}: {row['error']}", file=sys.stderr)

@@ -37,13 +37,15 @@ def codes(values) -> pd.Series:
 
 # %% ../../nbs/15_data.chest.ipynb #c015
 def keep_found(frame:pd.DataFrame, raw, log:PrepareLog, column:str="image") -> pd.DataFrame:
-    "The rows whose file in `column` (a path relative to `raw`) exists; the others are dropped, counted and noted, and none at all is an error."
+    """The rows whose file in `column` (a path relative to `raw`) exists; the others are dropped, counted and noted, and none at all is
+    an error."""
     named = np.array([isinstance(c, str) for c in frame[column]], bool)
     found = named.copy()
     found[named] = there(frame[column][named], (raw,))
     example = next((c for c in frame[column][named]), f"any {column}")
     if len(frame) and not found.any():
-        raise InputError(f"{raw} holds no {column} of the table's {plural(len(frame), 'row')}, such as {example}; unpack the release's files there, or give the folder that holds them")
+        raise InputError(f"{raw} holds no {column} of the table's {plural(len(frame), 'row')}, such as {example}; unpack the release's "
+                         "files there, or give the folder that holds them")
     if not found.all(): log.note(f"{plural(int((~found).sum()), 'row')} of {len(frame):,} left out: the {column} is not in the folder")
     return log.drop(frame, ~found, f"no file for the {column}")
 
@@ -56,11 +58,14 @@ def need_keys(frame:pd.DataFrame, columns, where:str) -> None:
     "Raise when a cell of one of the key `columns` is blank, with its row."
     for c in columns:
         blank = np.flatnonzero(frame[c].isna())
-        if len(blank): raise InputError(f"{where} row {blank[0] + 1} has no {c} ({plural(len(blank), 'such row')}); mend the table or download it again")
+        if len(blank):
+            raise InputError(f"{where} row {blank[0] + 1} has no {c} ({plural(len(blank), 'such row')}); mend the table or "
+                             "download it again")
 
 # %% ../../nbs/15_data.chest.ipynb #c022
 NO_FINDING = {"1": 1, "0": 0, "-1": 0, "(blank)": 0}
-CHEST_CLASSES, CHEST_PROMPTS = ("diseased", "normal"), ("a chest X-ray of a {}", "a chest radiograph showing a {} chest", "an X-ray image of a {} patient")
+CHEST_CLASSES, CHEST_PROMPTS = ("diseased", "normal"), ("a chest X-ray of a {}", "a chest radiograph showing a {} chest",
+                                                        "an X-ray image of a {} patient")
 CHEST_NORM = ((0.5056,)*3, (0.252,)*3)
 
 def no_finding(values, log:PrepareLog, where:str) -> pd.Series:
@@ -68,7 +73,9 @@ def no_finding(values, log:PrepareLog, where:str) -> pd.Series:
     text = codes(values).fillna("(blank)")
     blank, unsure = int((text == "(blank)").sum()), int((text == "-1").sum())
     label = map_values(text, NO_FINDING, "No Finding", log, where).astype("int64")
-    if blank or unsure: log.note(f"No Finding: {blank:,} blank and {unsure:,} uncertain (-1) of {plural(len(label), 'row')} count as 0 (some finding), as published; 1 = healthy")
+    if blank or unsure:
+        log.note(f"No Finding: {blank:,} blank and {unsure:,} uncertain (-1) of {plural(len(label), 'row')} count as 0 (some finding), as "
+                 "published; 1 = healthy")
     return label
 
 # %% ../../nbs/15_data.chest.ipynb #c026
@@ -82,13 +89,16 @@ CHEXPERT_RACES = spellings({
     None: ("Unknown", "Race and Ethnicity Unknown", "Patient Refused")})
 
 def white_or_not(raw_words) -> pd.Series:
-    "The published binarisation: `White` where the raw words contain it in any case, `Non-White` elsewhere (unknown included), missing where blank."
+    """The published binarisation: `White` where the raw words contain it in any case, `Non-White` elsewhere (unknown included), missing
+    where blank."""
     text = text_column(raw_words)
-    return pd.Series([None if v is None else "White" if "white" in v.lower() else "Non-White" for v in text], index=text.index, dtype=object)
+    return pd.Series([None if v is None else "White" if "white" in v.lower() else "Non-White" for v in text], index=text.index,
+                     dtype=object)
 
 # %% ../../nbs/15_data.chest.ipynb #c030
 def one_per_patient(patients, words, column:str, log:PrepareLog) -> dict:
-    "`{patient: word}` from rows of (patient, word): missing words are skipped; a patient with several different words is left out and counted."
+    """`{patient: word}` from rows of (patient, word): missing words are skipped; a patient with several different words is left out and
+    counted."""
     known = pd.DataFrame({"p": list(patients), "w": list(words)}, dtype=object).dropna().drop_duplicates()
     several = known.p.duplicated(keep=False)
     log.unknown(column, "(several values for one patient)", known.p[several].nunique())
@@ -122,7 +132,8 @@ def _chexpert_race(out, raw, log):
         return out.assign(**columns)
     demo = read_raw(table, ("PATIENT", "PRIMARY_RACE"))
     words = one_per_patient(demo["PATIENT"], demo["PRIMARY_RACE"], "PRIMARY_RACE", log)
-    if n := int((~out.patient.isin(demo["PATIENT"])).sum()): log.note(f"{plural(n, 'image')} of patients without a row in {table.name}: their race is missing")
+    if n := int((~out.patient.isin(demo["PATIENT"])).sum()):
+        log.note(f"{plural(n, 'image')} of patients without a row in {table.name}: their race is missing")
     out["race_raw"] = [words.get(p) for p in out["patient"]]
     out["race"] = map_values(out["race_raw"], CHEXPERT_RACES, "PRIMARY_RACE", log, table.name)
     out["race_binary"] = white_or_not(out["race_raw"])
@@ -131,10 +142,13 @@ def _chexpert_race(out, raw, log):
 # %% ../../nbs/15_data.chest.ipynb #c042
 CXP = DatasetSpec(
     "CXP", "chest X-ray", ("sex", "age", "race", "view"), label="1 = no finding (healthy), 0 = any finding, uncertain or not mentioned",
-    size="223,414 images of 64,540 patients", licence="Stanford research agreement, no redistribution", access=CXP_ACCESS, prepare=prepare_cxp, aliases=("CheXpert",),
-    class_names=CHEST_CLASSES, prompts=CHEST_PROMPTS, paper_norm=CHEST_NORM, paper_split="files", paper_attributes={"age": "age_group", "race": "race_binary"},
+    size="223,414 images of 64,540 patients", licence="Stanford research agreement, no redistribution", access=CXP_ACCESS,
+    prepare=prepare_cxp, aliases=("CheXpert",),
+    class_names=CHEST_CLASSES, prompts=CHEST_PROMPTS, paper_norm=CHEST_NORM, paper_split="files",
+    paper_attributes={"age": "age_group", "race": "race_binary"},
     url="https://aimi.stanford.edu/datasets/chexpert-chest-x-rays",
-    notes=("the score speaks for a healthy patient: a false positive is a missed disease", "ages are capped at 90", "valid.csv and the hidden test set are not used, as published",
+    notes=("the score speaks for a healthy patient: a false positive is a missed disease", "ages are capped at 90",
+           "valid.csv and the hidden test set are not used, as published",
            "race_binary counts unknown and refused as Non-White, as published; race leaves them out"))
 
 # %% ../../nbs/15_data.chest.ipynb #c046
@@ -142,7 +156,9 @@ MIMIC_RACES = spellings({
     "White": ("WHITE", "WHITE - BRAZILIAN", "WHITE - EASTERN EUROPEAN", "WHITE - OTHER EUROPEAN", "WHITE - RUSSIAN"),
     "Black": ("BLACK/AFRICAN AMERICAN", "BLACK/AFRICAN", "BLACK/CAPE VERDEAN", "BLACK/CARIBBEAN ISLAND"),
     "Asian": ("ASIAN", "ASIAN - ASIAN INDIAN", "ASIAN - CHINESE", "ASIAN - KOREAN", "ASIAN - SOUTH EAST ASIAN"),
-    "Hispanic": ("HISPANIC/LATINO", "HISPANIC OR LATINO", *(f"HISPANIC/LATINO - {c}" for c in ("CENTRAL AMERICAN", "COLUMBIAN", "CUBAN", "DOMINICAN", "GUATEMALAN", "HONDURAN", "MEXICAN", "PUERTO RICAN", "SALVADORAN"))),
+    "Hispanic": ("HISPANIC/LATINO", "HISPANIC OR LATINO",
+                 *(f"HISPANIC/LATINO - {c}" for c in ("CENTRAL AMERICAN", "COLUMBIAN", "CUBAN", "DOMINICAN", "GUATEMALAN", "HONDURAN",
+                                                      "MEXICAN", "PUERTO RICAN", "SALVADORAN"))),
     "Native American": ("AMERICAN INDIAN/ALASKA NATIVE",),
     "Pacific Islander": ("NATIVE HAWAIIAN OR OTHER PACIFIC ISLANDER",),
     "Other": ("OTHER", "MULTIPLE RACE/ETHNICITY", "PORTUGUESE", "SOUTH AMERICAN"),
@@ -153,11 +169,13 @@ def age_at_study(anchor_age, anchor_year, study_date) -> pd.Series:
     return anchor_age + (np.floor(study_date / 10000) - anchor_year)
 
 # %% ../../nbs/15_data.chest.ipynb #c049
-MIMIC_ACCESS = ("credentialed access at https://physionet.org/content/mimic-cxr-jpg/2.0.0 (images, metadata, chexpert and split tables) and "
+MIMIC_ACCESS = ("credentialed access at https://physionet.org/content/mimic-cxr-jpg/2.0.0 (images, metadata, chexpert and "
+                "split tables) and "
                 "https://physionet.org/content/mimiciv (patients, admissions); put both below one folder")
 
 def _mimic(raw, *names:str) -> Path:
-    return find_file(raw, *upper(*(f"{n}{end}" for n in names for end in (".csv.gz", ".csv"))), what=f"{names[0]}.csv(.gz) ({MIMIC_ACCESS})")
+    return find_file(raw, *upper(*(f"{n}{end}" for n in names for end in (".csv.gz", ".csv"))),
+                     what=f"{names[0]}.csv(.gz) ({MIMIC_ACCESS})")
 
 def mimic_race(raw, subjects, log:PrepareLog) -> pd.DataFrame:
     "Columns `race`, `race_raw`, `race_binary` for each subject, from the admissions of MIMIC-IV: `race` (2.x) or `ethnicity` (1.x)."
@@ -166,10 +184,12 @@ def mimic_race(raw, subjects, log:PrepareLog) -> pd.DataFrame:
     column = next((c for c in ("race", "ethnicity") if c in stays), None)
     if column is None: raise InputError(f"{path.name} has neither a column 'race' (MIMIC-IV 2.x) nor 'ethnicity' (1.x)")
     stays = stays[stays["subject_id"].isin(set(subjects))]
-    words = one_per_patient(stays["subject_id"], map_values(stays[column], MIMIC_RACES, f"{column} (stays)", log, path.name), f"{column} (patients)", log)
+    words = one_per_patient(stays["subject_id"], map_values(stays[column], MIMIC_RACES, f"{column} (stays)", log, path.name),
+                            f"{column} (patients)", log)
     first = stays.dropna(subset=[column]).drop_duplicates("subject_id").set_index("subject_id")[column].to_dict()
     raw_words = pd.Series([first.get(s) for s in subjects], dtype=object)
-    return pd.DataFrame({"race": pd.Series([words.get(s) for s in subjects], dtype=object), "race_raw": raw_words, "race_binary": white_or_not(raw_words)})
+    return pd.DataFrame({"race": pd.Series([words.get(s) for s in subjects], dtype=object), "race_raw": raw_words,
+                         "race_binary": white_or_not(raw_words)})
 
 # %% ../../nbs/15_data.chest.ipynb #c054
 def prepare_mimic_cxr(raw, log:PrepareLog) -> pd.DataFrame:
@@ -181,7 +201,8 @@ def prepare_mimic_cxr(raw, log:PrepareLog) -> pd.DataFrame:
     labels = read_raw(_mimic(raw, "mimic-cxr-2.*-chexpert"), (*key, "No Finding")).drop_duplicates(key)
     frame = meta[["dicom_id", *key, "ViewPosition", "StudyDate"]].merge(labels[[*key, "No Finding"]], "left", key, indicator="found")
     frame = log.drop(frame, frame.pop("found") == "left_only", "the study has no row in the label table")
-    people = read_raw(_mimic(raw, "hosp/patients", "core/patients", "patients"), ("subject_id", "gender", "anchor_age", "anchor_year")).drop_duplicates("subject_id")
+    people = read_raw(_mimic(raw, "hosp/patients", "core/patients", "patients"),
+                      ("subject_id", "gender", "anchor_age", "anchor_year")).drop_duplicates("subject_id")
     frame = frame.merge(people[["subject_id", "gender", "anchor_age", "anchor_year"]], "left", "subject_id")
     images = table.parent.relative_to(raw)/"files"
     stems = [(images/f"p{p[:2]}/p{p}/s{s}/{d}").as_posix() for d, p, s in zip(frame["dicom_id"], frame["subject_id"], frame["study_id"])]
@@ -208,9 +229,13 @@ def mimic_split(raw, dicom_ids, log:PrepareLog) -> list:
 
 # %% ../../nbs/15_data.chest.ipynb #c061
 MIMIC_CXR = DatasetSpec(
-    "MIMIC_CXR", "chest X-ray", ("sex", "age", "race", "view"), label="1 = no finding (healthy), 0 = any finding, uncertain or not mentioned",
-    size="377,110 images of 65,379 patients", licence="PhysioNet credentialed data use agreement, no row may be shared", access=MIMIC_ACCESS, prepare=prepare_mimic_cxr,
-    aliases=("MIMIC-CXR", "MIMIC"), class_names=CHEST_CLASSES, prompts=CHEST_PROMPTS, paper_norm=CHEST_NORM, paper_attributes={"age": "anchor_age_group", "race": "race_binary"},
+    "MIMIC_CXR", "chest X-ray", ("sex", "age", "race", "view"),
+    label="1 = no finding (healthy), 0 = any finding, uncertain or not mentioned",
+    size="377,110 images of 65,379 patients", licence="PhysioNet credentialed data use agreement, no row may be shared",
+    access=MIMIC_ACCESS, prepare=prepare_mimic_cxr,
+    aliases=("MIMIC-CXR", "MIMIC"), class_names=CHEST_CLASSES, prompts=CHEST_PROMPTS, paper_norm=CHEST_NORM,
+    paper_attributes={"age": "anchor_age_group", "race": "race_binary"},
     url="https://physionet.org/content/mimic-cxr-jpg/2.0.0",
-    notes=("the score speaks for a healthy patient: a false positive is a missed disease", "anchor_age 91 stands for over 89", "a patient with several races over the admissions is in no group of race",
+    notes=("the score speaks for a healthy patient: a false positive is a missed disease", "anchor_age 91 stands for over 89",
+           "a patient with several races over the admissions is in no group of race",
            "race_binary counts unknown and declined as Non-White and takes the first stay, as published; race leaves them out"))

@@ -27,12 +27,14 @@ __all__ = ['HAM_ACCESS', 'HAM_LABEL', 'HAM10000', 'HARVARD', 'HARVARD_MARITAL', 
 
 # %% ../../nbs/16_data.photos.ipynb #c007
 def files_below(raw, *endings:str) -> dict[str, str]:
-    "`{file name: path relative to raw}` of the files below `raw` whose names end in one of `endings` (any case); of two with one name the first in order counts."
+    """`{file name: path relative to raw}` of the files below `raw` whose names end in one of `endings` (any case); of two with one name
+    the first in order counts."""
     raw, found = Path(raw), {}
     for folder, inner, names in os.walk(raw):
         inner[:] = sorted(d for d in inner if not d.startswith((".", "__MACOSX")))
         for name in sorted(names):
-            if name.lower().endswith(endings) and not name.startswith("."): found.setdefault(name, (Path(folder)/name).relative_to(raw).as_posix())
+            if name.lower().endswith(endings) and not name.startswith("."):
+                found.setdefault(name, (Path(folder)/name).relative_to(raw).as_posix())
     return found
 
 # %% ../../nbs/16_data.photos.ipynb #c011
@@ -50,52 +52,69 @@ HAM_LABEL = {"akiec": 1, "mel": 1, "bcc": 0, "bkl": 0, "df": 0, "nv": 0, "vasc":
 
 def ham_rows(raw, log:PrepareLog) -> pd.DataFrame:
     "The metadata of HAM10000 in words, one row per image, with the image's path; shared by classification and segmentation."
-    table = find_file(raw, *upper("HAM10000_metadata", "HAM10000_metadata.csv", "HAM10000_metadata.tab", "HAM10000_metadata.tsv", depth=3), what=f"HAM10000_metadata ({HAM_ACCESS})")
+    table = find_file(raw, *upper("HAM10000_metadata", "HAM10000_metadata.csv", "HAM10000_metadata.tab", "HAM10000_metadata.tsv", depth=3),
+                      what=f"HAM10000_metadata ({HAM_ACCESS})")
     frame = read_raw(table, ("lesion_id", "image_id", "dx", "age", "sex"))
     need_keys(frame, ("lesion_id", "image_id"), table.name)
     log.count(f"images in {table.name}", len(frame))
     images = files_below(raw, ".jpg")
-    out = pd.DataFrame({"id": frame["image_id"], "patient": frame["lesion_id"], "image": [images.get(f"{i}.jpg") for i in frame["image_id"]]})
+    out = pd.DataFrame({"id": frame["image_id"], "patient": frame["lesion_id"],
+                        "image": [images.get(f"{i}.jpg") for i in frame["image_id"]]})
     out["label"] = map_values(frame["dx"], HAM_LABEL, "dx", log, table.name)
     out["sex"] = map_values(frame["sex"], {"female": "F", "male": "M", "unknown": None}, "sex", log, table.name)
     out["age"] = map_numbers(frame["age"], "age", log, suspect=(0,), low=0, high=120, where=table.name)
     out["age_group"], out["dx"] = age_group(out["age"]), frame["dx"]
     for c in ("dx_type", "localization", "dataset"):
         if c in frame: out[c] = plain_words(frame[c], c, log)
-    log.note("there is no patient in the release: lesion_id keeps the images of one lesion together, two lesions of one person may be on both sides of a split")
+    log.note("there is no patient in the release: lesion_id keeps the images of one lesion together, two lesions of one person may be on "
+             "both sides of a split")
     return out
 
 def prepare_ham10000(raw, log:PrepareLog) -> pd.DataFrame:
     "HAM10000_metadata and the images below `raw`. 1 = melanoma or actinic keratosis."
     out = keep_found(ham_rows(raw, log), raw, log)
-    log.note(f"{plural(int((out['dx'] == 'bcc').sum()), 'image')} of basal cell carcinoma (malignant) count as 0, as published; the diagnosis stands in dx")
+    log.note(f"{plural(int((out['dx'] == 'bcc').sum()), 'image')} of basal cell carcinoma (malignant) count as 0, as published; the "
+             "diagnosis stands in dx")
     return out
 
 # %% ../../nbs/16_data.photos.ipynb #c020
 HAM10000 = DatasetSpec(
-    "HAM10000", "dermoscopy", ("sex", "age", "localization", "dataset"), label="1 = melanoma or actinic keratosis, 0 = all else, basal cell carcinoma included",
-    size="10,015 images of 7,470 lesions", licence="CC BY-NC 4.0", access=HAM_ACCESS, prepare=prepare_ham10000, aliases=("HAM",), class_names=("benign lesion", "malignant lesion"),
-    prompts=("a photo of a {}", "a dermoscopic image of a {}", "a close-up photo of a {} on the skin"), paper_split="files", url="https://doi.org/10.7910/DVN/DBW86T",
-    notes=("basal cell carcinoma is counted as benign, as published", "an age of 0 (39 images) is taken as unknown", "clusters are lesions, not patients"))
+    "HAM10000", "dermoscopy", ("sex", "age", "localization", "dataset"),
+    label="1 = melanoma or actinic keratosis, 0 = all else, basal cell carcinoma included",
+    size="10,015 images of 7,470 lesions", licence="CC BY-NC 4.0", access=HAM_ACCESS, prepare=prepare_ham10000, aliases=("HAM",),
+    class_names=("benign lesion", "malignant lesion"),
+    prompts=("a photo of a {}", "a dermoscopic image of a {}", "a close-up photo of a {} on the skin"), paper_split="files",
+    url="https://doi.org/10.7910/DVN/DBW86T",
+    notes=("basal cell carcinoma is counted as benign, as published", "an age of 0 (39 images) is taken as unknown",
+           "clusters are lesions, not patients"))
 
 # %% ../../nbs/16_data.photos.ipynb #c024
 HARVARD = {
     "gender": {"female": "F", "male": "M", "0": "F", "1": "M"},
-    "race": {"asian": "Asian", "black": "Black", "black or african american": "Black", "white": "White", "white or caucasian": "White", "0": "Asian", "1": "Black", "2": "White"},
-    "ethnicity": {"non-hispanic": "non-Hispanic", "hispanic": "Hispanic", "unknown": None, "0": "non-Hispanic", "1": "Hispanic", "-1": None},
-    "language": {"english": "English", "spanish": "Spanish", "other": "Other", "other languages": "Other", "others": "Other", "unknown": None, "0": "English", "1": "Spanish", "2": "Other", "-1": None},
+    "race": {"asian": "Asian", "black": "Black", "black or african american": "Black", "white": "White", "white or caucasian": "White",
+             "0": "Asian", "1": "Black", "2": "White"},
+    "ethnicity": {"non-hispanic": "non-Hispanic", "hispanic": "Hispanic", "unknown": None, "0": "non-Hispanic", "1": "Hispanic",
+                  "-1": None},
+    "language": {"english": "English", "spanish": "Spanish", "other": "Other", "other languages": "Other", "others": "Other",
+                 "unknown": None, "0": "English", "1": "Spanish", "2": "Other", "-1": None},
 }
-HARVARD_MARITAL = {"0": "married or partnered", "marriage or partnered": "married or partnered", "1": "single", "2": "divorced", "3": "widowed", "4": "separated", "legally separated": "separated"}
+HARVARD_MARITAL = {"0": "married or partnered", "marriage or partnered": "married or partnered", "1": "single", "2": "divorced",
+                   "3": "widowed", "4": "separated", "legally separated": "separated"}
 
 def harvard_words(frame:pd.DataFrame, log:PrepareLog, where:str) -> pd.DataFrame:
-    "`sex`, `age`, `age_group`, `race`, `race_binary`, `ethnicity`, `language`, `language_binary`, `marital_status` of a Harvard table, from words of any case or from codes."
-    raw = {c: pd.Series([None if v is None else v.lower() for v in codes(frame[c])], dtype=object) if c in frame else pd.Series([None]*len(frame), dtype=object) for c in HARVARD}
+    """`sex`, `age`, `age_group`, `race`, `race_binary`, `ethnicity`, `language`, `language_binary`, `marital_status` of a Harvard table,
+    from words of any case or from codes."""
+    raw = {c: pd.Series([None if v is None else v.lower() for v in codes(frame[c])], dtype=object) if c in frame
+           else pd.Series([None]*len(frame), dtype=object) for c in HARVARD}
     words = {c: map_values(raw[c], table, c, log, where) for c, table in HARVARD.items()}
     age = map_numbers(frame["age"], "age", log, suspect=(0,), low=0, high=120, where=where)
     english = [None if v is None else "English" if HARVARD["language"][v] == "English" else "Non-English" for v in raw["language"]]
-    out = {"sex": words["gender"], "age": age.to_numpy(), "age_group": age_group(age).to_numpy(), "race": words["race"], "race_binary": white_or_not(words["race"]),
+    out = {"sex": words["gender"], "age": age.to_numpy(), "age_group": age_group(age).to_numpy(), "race": words["race"],
+           "race_binary": white_or_not(words["race"]),
            "ethnicity": words["ethnicity"], "language": words["language"], "language_binary": pd.Series(english, dtype=object)}
-    if "maritalstatus" in frame: out["marital_status"] = plain_words(frame["maritalstatus"].reset_index(drop=True), "maritalstatus", log, ("unknown", "-1")).replace(HARVARD_MARITAL)
+    if "maritalstatus" in frame:
+        out["marital_status"] = plain_words(frame["maritalstatus"].reset_index(drop=True), "maritalstatus", log,
+                                            ("unknown", "-1")).replace(HARVARD_MARITAL)
     return pd.DataFrame(out)
 
 # %% ../../nbs/16_data.photos.ipynb #c028
@@ -105,7 +124,8 @@ def _harvard_cls(raw, log, what:str, key:str, pictures:str=""):
     frame = read_raw(table, ("filename", "age", "gender", "race", "language", "glaucoma", "use"))
     need_keys(frame, ("filename", "use"), table.name)
     log.count(f"patients in {table.name}", len(frame))
-    base = next((b for b in (table.parent, table.parent.parent) if raw in (b, *b.parents) and ((b/"Training").is_dir() or (b/"Test").is_dir())), None)
+    base = next((b for b in (table.parent, table.parent.parent) if raw in (b, *b.parents)
+                 and ((b/"Training").is_dir() or (b/"Test").is_dir())), None)
     if base is None: raise InputError(f"{raw} holds neither a folder Training nor Test beside {table.name}; unpack the arrays of {what}")
     ids = [Path(f).stem for f in frame["filename"]]
     folders = [base.relative_to(raw)/str(u).capitalize() for u in frame["use"]]
@@ -127,11 +147,14 @@ def prepare_fairvlmed10k(raw, log:PrepareLog) -> pd.DataFrame:
 EYE_ATTRIBUTES = ("sex", "age", "race", "language", "ethnicity", "marital_status")
 EYE_PUBLISHED = {"age": "age_group", "race": "race_binary", "language": "language_binary"}
 FAIRVLMED10K = DatasetSpec(
-    "FairVLMed10k", "SLO fundus", EYE_ATTRIBUTES, label="1 = glaucoma", size="10,000 images of 10,000 patients", licence="CC BY-NC-ND 4.0, research only",
+    "FairVLMed10k", "SLO fundus", EYE_ATTRIBUTES, label="1 = glaucoma", size="10,000 images of 10,000 patients",
+    licence="CC BY-NC-ND 4.0, research only",
     access=FAIRVLMED_ACCESS, prepare=prepare_fairvlmed10k, aliases=("FairVLMed", "Harvard-FairVLMed"), class_names=("normal", "glaucoma"),
-    prompts=("a scanning laser ophthalmoscope fundus image of a {}", "an SLO fundus image of an eye with {}", "a fundus photo showing a {} eye"),
+    prompts=("a scanning laser ophthalmoscope fundus image of a {}", "an SLO fundus image of an eye with {}",
+             "a fundus photo showing a {} eye"),
     paper_attributes=EYE_PUBLISHED, url="https://github.com/Harvard-Ophthalmology-AI-Lab/FairCLIP",
-    notes=("the official split is used; the published benchmark ignored it", "language_binary counts an unknown language as Non-English, as published"))
+    notes=("the official split is used; the published benchmark ignored it", "language_binary counts an unknown language as "
+                                                                             "Non-English, as published"))
 
 # %% ../../nbs/16_data.photos.ipynb #c038
 GF3300_ACCESS = "request Harvard-GF (3,300 arrays and data_summary.csv) at https://github.com/Harvard-Ophthalmology-AI-Lab/Harvard-GF"
@@ -141,15 +164,19 @@ def prepare_gf3300(raw, log:PrepareLog) -> pd.DataFrame:
     return _harvard_cls(raw, log, f"GF3300 ({GF3300_ACCESS})", "rnflt")
 
 GF3300 = DatasetSpec(
-    "GF3300", "RNFL thickness map", EYE_ATTRIBUTES, label="1 = glaucoma", size="3,300 maps of 3,300 patients", licence="CC BY-NC-ND 4.0, research only",
+    "GF3300", "RNFL thickness map", EYE_ATTRIBUTES, label="1 = glaucoma", size="3,300 maps of 3,300 patients",
+    licence="CC BY-NC-ND 4.0, research only",
     access=GF3300_ACCESS, prepare=prepare_gf3300, aliases=("Harvard-GF", "GF"), class_names=("normal", "glaucoma"),
-    prompts=("a photo of a {}", "a retinal nerve fiber layer thickness map of an eye with {}"), read={"window": (-2.0, 350.0)}, paper_norm=((0.2756,)*3, (0.1708,)*3),
+    prompts=("a photo of a {}", "a retinal nerve fiber layer thickness map of an eye with {}"), read={"window": (-2.0, 350.0)},
+    paper_norm=((0.2756,)*3, (0.1708,)*3),
     paper_attributes=EYE_PUBLISHED, url="https://github.com/Harvard-Ophthalmology-AI-Lab/Harvard-GF",
-    notes=("the official split is used; the published benchmark ignored it", "language_binary counts an unknown language as Non-English, as published"))
+    notes=("the official split is used; the published benchmark ignored it", "language_binary counts an unknown language as "
+                                                                             "Non-English, as published"))
 
 # %% ../../nbs/16_data.photos.ipynb #c042
 def raw_grid(path) -> list[list[str|None]]:
-    "Every cell of a workbook's first sheet, or of a comma- or tab-separated file, as text or `None`: header rows and columns without a name included."
+    """Every cell of a workbook's first sheet, or of a comma- or tab-separated file, as text or `None`: header rows and columns without a
+    name included."""
     path = Path(path)
     if path.suffix.lower() in (".xlsx", ".xls"):
         require("openpyxl", "io", why=f"reading {path.name}")
@@ -162,7 +189,8 @@ def raw_grid(path) -> list[list[str|None]]:
 
 # %% ../../nbs/16_data.photos.ipynb #c045
 def papila_sheet(path) -> pd.DataFrame:
-    "An eye's clinical table with one header: data start at the first row with an ID such as `#002`, and each column is named by its lowest filled header cell."
+    """An eye's clinical table with one header: data start at the first row with an ID such as `#002`, and each column is named by its
+    lowest filled header cell."""
     grid = raw_grid(path)
     start, where = next(((i, j) for i, row in enumerate(grid) for j, v in enumerate(row) if v and re.fullmatch(r"#\d+", v)), (None, None))
     if start is None: raise InputError(f"{Path(path).name} has no cell with a patient such as #002; it is not PAPILA's clinical table")
@@ -179,7 +207,8 @@ def prepare_papila(raw, log:PrepareLog) -> pd.DataFrame:
     images = find_file(raw, *upper("FundusImages", depth=3), what=f"folder FundusImages of PAPILA ({PAPILA_ACCESS})").relative_to(raw)
     for eye in ("OD", "OS"):
         names = (f"patient_data_{eye.lower()}.xlsx", f"patient_data_{eye.lower()}.csv")
-        table = find_file(raw, *upper(*(f"ClinicalData/{n}" for n in names), *names, depth=3), what=f"clinical table {names[0]} of PAPILA ({PAPILA_ACCESS})")
+        table = find_file(raw, *upper(*(f"ClinicalData/{n}" for n in names), *names, depth=3),
+                          what=f"clinical table {names[0]} of PAPILA ({PAPILA_ACCESS})")
         eyes.append(papila_sheet(table).assign(eye=eye))
     frame = pd.concat(eyes, ignore_index=True)
     log.count("eyes in the two tables", len(frame))
@@ -196,9 +225,12 @@ def prepare_papila(raw, log:PrepareLog) -> pd.DataFrame:
 
 # %% ../../nbs/16_data.photos.ipynb #c054
 PAPILA = DatasetSpec(
-    "PAPILA", "fundus photograph", ("sex", "age"), label="1 = glaucoma, suspects left out", size="420 eyes (488 with suspects) of 244 patients", licence="CC BY 4.0",
-    access=PAPILA_ACCESS, prepare=prepare_papila, class_names=("normal", "glaucoma"), prompts=("a fundus image of a {}", "a retinal photograph of an eye with {}"),
-    paper_split="files", url="https://doi.org/10.6084/m9.figshare.14798004", notes=("the two eyes of a patient are one cluster", "68 eyes suspected of glaucoma are left out, as published"))
+    "PAPILA", "fundus photograph", ("sex", "age"), label="1 = glaucoma, suspects left out",
+    size="420 eyes (488 with suspects) of 244 patients", licence="CC BY 4.0",
+    access=PAPILA_ACCESS, prepare=prepare_papila, class_names=("normal", "glaucoma"),
+    prompts=("a fundus image of a {}", "a retinal photograph of an eye with {}"),
+    paper_split="files", url="https://doi.org/10.6084/m9.figshare.14798004",
+    notes=("the two eyes of a patient are one cluster", "68 eyes suspected of glaucoma are left out, as published"))
 
 # %% ../../nbs/16_data.photos.ipynb #c057
 BRSET_ACCESS = "credentialed access at https://physionet.org/content/brazilian-ophthalmological/1.0.0 (labels.csv and fundus_photos)"
@@ -212,7 +244,8 @@ def prepare_brset(raw, log:PrepareLog) -> pd.DataFrame:
     images = files_below(table.parent, ".jpg", ".png")
     home = table.parent.relative_to(raw)
     names = [next((images[n] for n in (f"{i}.jpg", f"{i}.png", i) if n in images), None) for i in frame["image_id"]]
-    out = pd.DataFrame({"id": frame["image_id"], "patient": frame["patient_id"], "image": [None if n is None else (home/n).as_posix() for n in names]})
+    out = pd.DataFrame({"id": frame["image_id"], "patient": frame["patient_id"],
+                        "image": [None if n is None else (home/n).as_posix() for n in names]})
     grade = map_values(frame["DR_ICDR"], {str(g): g for g in range(5)}, "DR_ICDR", log, table.name)
     out["label"], out["DR_ICDR"] = (grade != 0).astype("int64").where(grade.notna()), grade
     out["sex"] = map_values(frame["patient_sex"], {"1": "M", "2": "F"}, "patient_sex", log, table.name)
@@ -223,17 +256,23 @@ def prepare_brset(raw, log:PrepareLog) -> pd.DataFrame:
     several = {c: int((out.groupby("patient")[c].nunique() > 1).sum()) for c in ("sex", "age", "age_group")}
     kept = "each image keeps its own, and all images of a patient_id go into one split"
     if n := several["sex"]: log.note(f"{plural(n, 'patient_id')} with both sexes, so not one person; {kept}")
-    if n := several["age"]: log.note(f"{plural(n, 'patient_id')} with more than one age ({several['age_group']} in more than one age group); {kept}")
+    if n := several["age"]:
+        log.note(f"{plural(n, 'patient_id')} with more than one age ({several['age_group']} in more than one age group); {kept}")
     other = pd.to_numeric(frame["diabetic_retinopathy"]) if "diabetic_retinopathy" in frame else out["label"]
-    if n := int((out["label"] != other).sum()): log.note(f"{plural(n, 'image')} where DR_ICDR and diabetic_retinopathy disagree; DR_ICDR counts, as published")
+    if n := int((out["label"] != other).sum()):
+        log.note(f"{plural(n, 'image')} where DR_ICDR and diabetic_retinopathy disagree; DR_ICDR counts, as published")
     return keep_found(log.drop(out, out["label"].isna(), "no DR_ICDR grade"), raw, log)
 
 # %% ../../nbs/16_data.photos.ipynb #c062
 BRSET = DatasetSpec(
-    "BRSET", "fundus photograph", ("sex", "age", "camera"), label="1 = diabetic retinopathy (ICDR grade above 0)", size="16,266 images of 8,524 patients",
-    licence="PhysioNet credentialed data use agreement", access=BRSET_ACCESS, prepare=prepare_brset, aliases=("BREST",), class_names=("normal", "retinopathy"),
-    prompts=("a fundus image of a {}", "a retinal photograph of an eye with {}"), paper_split="files", url="https://physionet.org/content/brazilian-ophthalmological/1.0.0",
-    notes=("the age is missing in a third of the rows", "the two cameras stand for two sites: compare groups within a camera", "patient_id is not perfectly clean: 19 hold both sexes, 16 more than one age"))
+    "BRSET", "fundus photograph", ("sex", "age", "camera"), label="1 = diabetic retinopathy (ICDR grade above 0)",
+    size="16,266 images of 8,524 patients",
+    licence="PhysioNet credentialed data use agreement", access=BRSET_ACCESS, prepare=prepare_brset, aliases=("BREST",),
+    class_names=("normal", "retinopathy"),
+    prompts=("a fundus image of a {}", "a retinal photograph of an eye with {}"), paper_split="files",
+    url="https://physionet.org/content/brazilian-ophthalmological/1.0.0",
+    notes=("the age is missing in a third of the rows", "the two cameras stand for two sites: compare groups within a camera",
+           "patient_id is not perfectly clean: 19 hold both sexes, 16 more than one age"))
 
 # %% ../../nbs/16_data.photos.ipynb #c065
 OCT_ACCESS = "download the AMD and Control volumes (Farsiu 2013) from https://people.duke.edu/~sf59/RPEDC_Ophth_2013_dataset.htm"
@@ -255,7 +294,9 @@ def prepare_oct(raw, log:PrepareLog) -> pd.DataFrame:
     named = [(p, re.search(r"(AMD|Control)_Subject_(\d+)\.mat$", p, re.IGNORECASE)) for p in files]
     strange = [p for p, m in named if m is None]
     if not files: raise InputError(f"{raw} holds no .mat file of the Duke OCT set; {OCT_ACCESS}")
-    if strange: raise InputError(f"{plural(len(strange), '.mat file')} named neither AMD_Subject_N nor Control_Subject_N: {some(strange)}; move them out of {raw}")
+    if strange:
+        raise InputError(f"{plural(len(strange), '.mat file')} named neither AMD_Subject_N nor Control_Subject_N: {some(strange)}; move "
+                         f"them out of {raw}")
     log.count("volumes", len(named))
     out = pd.DataFrame({"id": [f"{m[1].capitalize() if m[1].lower() == 'control' else 'AMD'}-{m[2]}" for _, m in named]})
     out["patient"], out["image"] = out["id"], [f"{p}::images" for p, _ in named]
@@ -263,13 +304,18 @@ def prepare_oct(raw, log:PrepareLog) -> pd.DataFrame:
     out["label"] = map_values(out["diagnosis"], {"AMD": 0, "Control": 1}, "class", log)
     out["age"] = map_numbers([mat_number(raw/p, "Age") for p, _ in named], "Age", log, suspect=(0,), low=0, high=120)
     out["age_group"] = age_group(out["age"], 70)
-    log.note("the release says nothing of sex or race: age is the only attribute; a subject is the class and its number, because numbers repeat across the classes")
+    log.note("the release says nothing of sex or race: age is the only attribute; a subject is the class and its number, because numbers "
+             "repeat across the classes")
     return out
 
 # %% ../../nbs/16_data.photos.ipynb #c073
 OCT = DatasetSpec(
-    "OCT", "retinal OCT volume", ("age",), label="1 = control (healthy), 0 = age-related macular degeneration", size="384 volumes (269 AMD, 115 controls)",
-    licence="none stated; free download", access=OCT_ACCESS, prepare=prepare_oct, aliases=("Duke-OCT",), dims="3D", class_names=("macular degeneration", "normal"),
+    "OCT", "retinal OCT volume", ("age",), label="1 = control (healthy), 0 = age-related macular degeneration",
+    size="384 volumes (269 AMD, 115 controls)",
+    licence="none stated; free download", access=OCT_ACCESS, prepare=prepare_oct, aliases=("Duke-OCT",), dims="3D",
+    class_names=("macular degeneration", "normal"),
     read={"axes": "YXZ", "n_slices": 20}, paper_read={"axes": "YXZ"},  # stored as rows, columns, B-scans
-    prompts=("an optical coherence tomography image of a {} retina", "an OCT scan of an eye, {}"), url="https://people.duke.edu/~sf59/RPEDC_Ophth_2013_dataset.htm",
-    notes=("the score speaks for a healthy eye, as published", "no sex and no race; age groups are cut at 70", "the published benchmark lists this set without using it: label and cut follow MEDFAIR"))
+    prompts=("an optical coherence tomography image of a {} retina", "an OCT scan of an eye, {}"),
+    url="https://people.duke.edu/~sf59/RPEDC_Ophth_2013_dataset.htm",
+    notes=("the score speaks for a healthy eye, as published", "no sex and no race; age groups are cut at 70",
+           "the published benchmark lists this set without using it: label and cut follow MEDFAIR"))

@@ -41,7 +41,8 @@ class Bit(int):
 def _numbers(value) -> tuple[int, ...]: return tuple(value) if isinstance(value, (tuple, list, range)) else (value,)
 
 def label_values(spec:DatasetSpec|None=None, pos_class=None) -> tuple[str, tuple[int, ...]]:
-    "The name and the numbers of `pos_class`: a number, a structure named in `spec.structures` (any case), `None` for the row's default; without a row `None` is every label but 0."
+    """The name and the numbers of `pos_class`: a number, a structure named in `spec.structures` (any case), `None` for the row's
+    default; without a row `None` is every label but 0."""
     where, wanted = (spec.name, spec.structures) if spec else ("a mask without a label scheme", {})
     wanted = {k: _numbers(v) for k, v in wanted.items()}
     word = as_text(spec.pos_class if pos_class is None and spec else pos_class)
@@ -56,14 +57,16 @@ def label_values(spec:DatasetSpec|None=None, pos_class=None) -> tuple[str, tuple
 
 # %% ../../nbs/18_data.segmentation.ipynb #c011
 def structure_mask(labels, spec:DatasetSpec|None=None, pos_class=None) -> tuple[np.ndarray, str]:
-    "`labels` (an array or a `Scan` of whole numbers) as a boolean mask of one structure, and a sentence when the structure is absent (else empty text)."
+    """`labels` (an array or a `Scan` of whole numbers) as a boolean mask of one structure, and a sentence when the structure is absent
+    (else empty text)."""
     array = np.asarray(getattr(labels, "array", labels))
     name, values = label_values(spec, pos_class)
     mask = _belongs(array, values)
     if mask.any(): return mask, ""
     found = np.unique(array)
     there = [k for k, v in (spec.structures if spec else {}).items() if _belongs(found, _numbers(v)).any()]
-    return mask, f"{name} is absent from this case" + (f" (there are: {some(there, 30)})" if there else "" if found.any() else " (the mask is empty)")
+    return mask, f"{name} is absent from this case" + (f" (there are: {some(there, 30)})" if there else "" if found.any()
+                                                       else " (the mask is empty)")
 
 def _belongs(array, values) -> np.ndarray:
     if not values: return array != 0
@@ -82,9 +85,12 @@ def prepare_ham10000_seg(raw, log:PrepareLog) -> pd.DataFrame:
     return keep_found(out, raw, log, "mask")
 
 HAM10000_SEG = DatasetSpec(
-    "HAM10000-Seg", "dermoscopy", ("sex", "age", "localization"), label="the skin lesion", size="10,015 images of 7,470 lesions", licence="CC BY-NC 4.0",
-    access=f"{HAM_ACCESS}, and HAM10000_segmentations_lesion_tschandl.zip", prepare=prepare_ham10000_seg, aliases=("HAM10000_Seg",), task="seg",
-    structures={"lesion": 255}, pos_class=255, paper_split="none", url="https://doi.org/10.7910/DVN/DBW86T", notes=("clusters are lesions, not patients", "the published table counted an unknown sex as male; here it is missing"))
+    "HAM10000-Seg", "dermoscopy", ("sex", "age", "localization"), label="the skin lesion", size="10,015 images of 7,470 lesions",
+    licence="CC BY-NC 4.0",
+    access=f"{HAM_ACCESS}, and HAM10000_segmentations_lesion_tschandl.zip", prepare=prepare_ham10000_seg, aliases=("HAM10000_Seg",),
+    task="seg",
+    structures={"lesion": 255}, pos_class=255, paper_split="none", url="https://doi.org/10.7910/DVN/DBW86T",
+    notes=("clusters are lesions, not patients", "the published table counted an unknown sex as male; here it is missing"))
 
 # %% ../../nbs/18_data.segmentation.ipynb #c021
 TUSC_ACCESS = "register at https://aimi.stanford.edu/shared-datasets for the thyroid ultrasound cine-clip set (dataset.hdf5, 36 GB, and metadata.csv)"
@@ -100,7 +106,9 @@ def prepare_tusc(raw, log:PrepareLog) -> pd.DataFrame:
         check_columns(pd.DataFrame(columns=list(f)), ("image", "mask", "annot_id", "frame_num"), arrays.name)
         clips = [c.decode() if isinstance(c, bytes) else str(c) for c in f["annot_id"][()].ravel()]
         frames, n = f["frame_num"][()].ravel(), {k: len(f[k]) for k in ("image", "mask", "annot_id", "frame_num")}
-    if len(set(n.values())) > 1: raise InputError(f"{arrays.name}: image, mask, annot_id and frame_num have different lengths ({some(n.items())}); download it again")
+    if len(set(n.values())) > 1:
+        raise InputError(f"{arrays.name}: image, mask, annot_id and frame_num have different lengths ({some(n.items())}); "
+                         "download it again")
     log.count(f"frames in {arrays.name}", len(clips))
     meta = meta.assign(clip=[a.rstrip("_") for a in meta["annot_id"]]).drop_duplicates("clip")
     clips = pd.Series([c.rstrip("_") for c in clips], dtype=object)
@@ -112,15 +120,20 @@ def prepare_tusc(raw, log:PrepareLog) -> pd.DataFrame:
     words["age_group"] = age_group(words["age"])
     for c in ("location", "ti-rads_level", "histopath_diagnosis"):
         if c in meta: words[c.replace("-", "")] = plain_words(meta[c], c, log)
-    out = log.drop(out, ~out["clip"].isin(set(meta["clip"])), f"clip without a row in {table.name}").merge(words, "left", "clip").drop(columns="clip")
-    log.note("there is no patient in the release: frames of one clip (one nodule) are a cluster, two nodules of one person may be on both sides of a split")
+    out = log.drop(out, ~out["clip"].isin(set(meta["clip"])),
+                   f"clip without a row in {table.name}").merge(words, "left", "clip").drop(columns="clip")
+    log.note("there is no patient in the release: frames of one clip (one nodule) are a cluster, two nodules of one person may be on both "
+             "sides of a split")
     return out
 
 # %% ../../nbs/18_data.segmentation.ipynb #c023
 TUSC = DatasetSpec(
-    "TUSC", "thyroid ultrasound", ("sex", "age", "location"), label="the thyroid nodule", size="192 clips of 167 patients", licence="Stanford research agreement, no redistribution",
-    access=TUSC_ACCESS, prepare=prepare_tusc, task="seg", structures={"nodule": 255}, pos_class=255, paper_split="none", url="https://aimi.stanford.edu/shared-datasets",
-    notes=("frames of a clip are near duplicates: clusters are clips, patients are not named", "the published benchmark used 860 of the frames"))
+    "TUSC", "thyroid ultrasound", ("sex", "age", "location"), label="the thyroid nodule", size="192 clips of 167 patients",
+    licence="Stanford research agreement, no redistribution",
+    access=TUSC_ACCESS, prepare=prepare_tusc, task="seg", structures={"nodule": 255}, pos_class=255, paper_split="none",
+    url="https://aimi.stanford.edu/shared-datasets",
+    notes=("frames of a clip are near duplicates: clusters are clips, patients are not named",
+           "the published benchmark used 860 of the frames"))
 
 # %% ../../nbs/18_data.segmentation.ipynb #c028
 FAIRSEG_ACCESS = "request Harvard-FairSeg (10,000 arrays and data_summary.csv) at https://github.com/Harvard-Ophthalmology-AI-Lab/FairSeg"
@@ -132,7 +145,8 @@ def fairseg_names(frame, files, table:str, log:PrepareLog) -> list[str]:
     by_number = {int(m[1]): n for n in files if (m := re.fullmatch(r"data_(\d+)\.npz", n))}
     counted = frame.columns[0] in ("column 1", "index") and frame.iloc[:, 0].map(lambda v: bool(v) and v.isdigit()).all()
     rows = [int(v) for v in frame.iloc[:, 0]] if counted else list(range(len(frame)))
-    if len(set(rows)) < len(rows): raise InputError(f"{table}: its first column repeats row numbers, so the rows cannot be matched with the files data_N.npz")
+    if len(set(rows)) < len(rows):
+        raise InputError(f"{table}: its first column repeats row numbers, so the rows cannot be matched with the files data_N.npz")
     log.note(f"{table} names no files: row k belongs to file number k + 1, as published")
     return [by_number.get(r + 1, f"data_{r + 1}.npz") for r in rows]
 
@@ -140,7 +154,8 @@ def fairseg_names(frame, files, table:str, log:PrepareLog) -> list[str]:
 def prepare_fairseg(raw, log:PrepareLog) -> pd.DataFrame:
     "The arrays of FairSeg in either layout, with data_summary.csv or metatabel.csv."
     raw = Path(raw)
-    table = find_file(raw, *upper("data_summary.csv", "metatabel.csv", depth=3), what=f"data_summary.csv or metatabel.csv of FairSeg ({FAIRSEG_ACCESS})")
+    table = find_file(raw, *upper("data_summary.csv", "metatabel.csv", depth=3),
+                      what=f"data_summary.csv or metatabel.csv of FairSeg ({FAIRSEG_ACCESS})")
     grid, files = raw_grid(table), files_below(raw, ".npz")
     frame = pd.DataFrame([r for r in grid[1:] if any(r)], columns=[h or f"column {i + 1}" for i, h in enumerate(grid[0])], dtype=object)
     check_columns(frame, ("age", "gender", "race", "language"), table.name)
@@ -150,7 +165,9 @@ def prepare_fairseg(raw, log:PrepareLog) -> pd.DataFrame:
     sample = next((files[n] for n in names if n in files), next(iter(files.values())))
     with np.load(raw/sample, allow_pickle=False) as data: keys = set(data.files)
     pair = next((p for p in FAIRSEG_KEYS if keys.issuperset(p)), None)
-    if pair is None: raise InputError(f"{sample} holds neither {' and '.join(FAIRSEG_KEYS[0])} nor {' and '.join(FAIRSEG_KEYS[1])} (there are: {some(sorted(keys), 12)})")
+    if pair is None:
+        raise InputError(f"{sample} holds neither {' and '.join(FAIRSEG_KEYS[0])} nor {' and '.join(FAIRSEG_KEYS[1])} (there are: "
+                         f"{some(sorted(keys), 12)})")
     ids = [Path(n).stem for n in names]
     out = pd.DataFrame({"id": ids, "patient": ids})
     out["image"], out["mask"] = ([f"{files[n]}::{key}" if n in files else f"{n}::{key}" for n in names] for key in pair)
@@ -161,25 +178,32 @@ def prepare_fairseg(raw, log:PrepareLog) -> pd.DataFrame:
 def _same_sex(raw, out, log, most:int=200) -> None:
     "Arrays that carry their own `gender` (0 = female) must agree with the table; the first `most` are compared."
     for image, sex in zip(out["image"][:most], out["sex"][:most]):
-        with np.load(Path(raw)/image.partition("::")[0], allow_pickle=False) as data: own = as_text(data["gender"].item()) if "gender" in data.files else None
+        with np.load(Path(raw)/image.partition("::")[0], allow_pickle=False) as data:
+            own = as_text(data["gender"].item()) if "gender" in data.files else None
         if own is not None and sex is not None and {"0": "F", "1": "M"}.get(own.removesuffix(".0")) != sex:
-            raise InputError(f"{image}: its own gender is {own} (0 = female, 1 = male) but the table says {sex}; table and arrays do not belong together row by row")
+            raise InputError(f"{image}: its own gender is {own} (0 = female, 1 = male) but the table says {sex}; table and arrays do not "
+                             "belong together row by row")
 
 # %% ../../nbs/18_data.segmentation.ipynb #c033
 FAIRSEG = DatasetSpec(
-    "FairSeg", "SLO fundus", EYE_ATTRIBUTES, label="the optic disc or cup", size="10,000 images of 10,000 patients", licence="CC BY-NC-ND 4.0, research only",
-    access=FAIRSEG_ACCESS, prepare=prepare_fairseg, aliases=("Harvard-FairSeg",), task="seg", structures={"disc": (-1, -2), "cup": -2, "rim": -1}, pos_class="disc", paper_split="none",
-    paper_attributes=EYE_PUBLISHED, url="https://github.com/Harvard-Ophthalmology-AI-Lab/FairSeg", notes=("the disc is rim and cup together",))
+    "FairSeg", "SLO fundus", EYE_ATTRIBUTES, label="the optic disc or cup", size="10,000 images of 10,000 patients",
+    licence="CC BY-NC-ND 4.0, research only",
+    access=FAIRSEG_ACCESS, prepare=prepare_fairseg, aliases=("Harvard-FairSeg",), task="seg",
+    structures={"disc": (-1, -2), "cup": -2, "rim": -1}, pos_class="disc", paper_split="none",
+    paper_attributes=EYE_PUBLISHED, url="https://github.com/Harvard-Ophthalmology-AI-Lab/FairSeg",
+    notes=("the disc is rim and cup together",))
 
 # %% ../../nbs/18_data.segmentation.ipynb #c038
 def clinical_reading(text:str) -> dict[str, str|None]:
     "`sex`, `age` and `same` (images named in the text) of a ClinicalReadings file, found by their keys in any line and case."
-    found = {key: re.search(rf"^\W*patient\W?s?[ \t]+{key}[ \t]*[:=][ \t]*(\S*)", text, re.IGNORECASE | re.MULTILINE) for key in ("sex", "age")}
+    found = {key: re.search(rf"^\W*patient\W?s?[ \t]+{key}[ \t]*[:=][ \t]*(\S*)", text, re.IGNORECASE | re.MULTILINE)
+             for key in ("sex", "age")}
     return {key: m[1].strip(" .,;") or None if m else None for key, m in found.items()} | {"same": re.findall(r"MCUCXR_\d+_[01]", text)}
 
 # %% ../../nbs/18_data.segmentation.ipynb #c041
 def same_patient(ids, links) -> list[str]:
-    "The patient of each id: the first in order of all ids that `links` (pairs of ids) tie together, directly or through others; an id without a link is its own."
+    """The patient of each id: the first in order of all ids that `links` (pairs of ids) tie together, directly or through others; an id
+    without a link is its own."""
     leader = {i: i for i in ids}
     def find(i):
         while leader[i] != i: i = leader[i]
@@ -193,7 +217,8 @@ def merge_lungs(left, right, path) -> None:
     "Write the mask of both lungs to `path`: 128 where `left` is set, 255 where `right` is."
     a, b = (read_labels(p).array > 0 for p in (left, right))
     if a.shape != b.shape: raise InputError(f"{left} and {right} have different sizes, {a.shape} and {b.shape}; download the masks again")
-    require("PIL.Image", "cls", why="writing masks").fromarray(np.where(b, 255, np.where(a, 128, 0)).astype(np.uint8)).save(path, format="PNG")
+    require("PIL.Image", "cls", why="writing masks").fromarray(np.where(b, 255, np.where(a, 128, 0)).astype(np.uint8)).save(path,
+                                                                                                                            format="PNG")
 
 # %% ../../nbs/18_data.segmentation.ipynb #c048
 MONTGOMERY_ACCESS = "download NLM-MontgomeryCXRSet.zip from https://openi.nlm.nih.gov/faq (MontgomerySet: CXR_png, ManualMask, ClinicalReadings)"
@@ -211,7 +236,8 @@ def prepare_montgomery(raw, log:PrepareLog) -> pd.DataFrame:
     out["patient"] = same_patient(out["id"].tolist(), [(i, other) for i, r in zip(out["id"], reading) for other in r["same"]])
     out["image"], out["mask"] = [p.relative_to(raw).as_posix() for p in images], [f"masks/{i}.png" for i in out["id"]]
     out["sex_raw"] = text_column([r["sex"] for r in reading])
-    out["sex"] = map_values([None if v is None else v.upper() for v in out["sex_raw"]], {"F": "F", "M": "M", "O": None}, "Patient's Sex", log, "ClinicalReadings")
+    out["sex"] = map_values([None if v is None else v.upper() for v in out["sex_raw"]], {"F": "F", "M": "M", "O": None}, "Patient's Sex",
+                            log, "ClinicalReadings")
     out["age"] = map_numbers([r["age"] for r in reading], "Patient's Age", log, parse=years, low=0, high=120, where="ClinicalReadings")
     out["age_group"] = age_group(out["age"])
     out["tuberculosis"] = map_values([i[-1] for i in out["id"]], {"0": "no", "1": "yes"}, "end of the file name", log)
@@ -225,9 +251,12 @@ def prepare_montgomery(raw, log:PrepareLog) -> pd.DataFrame:
 
 # %% ../../nbs/18_data.segmentation.ipynb #c050
 MONTGOMERY = DatasetSpec(
-    "Montgomery", "chest X-ray", ("sex", "age", "tuberculosis"), label="the lungs", size="138 images (80 normal, 58 with tuberculosis)", licence="free use with credit (US National Library of Medicine)",
-    access=MONTGOMERY_ACCESS, prepare=prepare_montgomery, task="seg", structures={"left lung": 128, "right lung": 255, "lungs": (128, 255)}, pos_class="lungs", paper_split="none",
-    url="https://openi.nlm.nih.gov/faq", notes=("left and right are the names of the mask folders", "a few images are of the same patient, as their readings say", "a sex of O is in no group"))
+    "Montgomery", "chest X-ray", ("sex", "age", "tuberculosis"), label="the lungs", size="138 images (80 normal, 58 with tuberculosis)",
+    licence="free use with credit (US National Library of Medicine)",
+    access=MONTGOMERY_ACCESS, prepare=prepare_montgomery, task="seg", structures={"left lung": 128, "right lung": 255, "lungs": (128, 255)},
+    pos_class="lungs", paper_split="none",
+    url="https://openi.nlm.nih.gov/faq", notes=("left and right are the names of the mask folders",
+                                                "a few images are of the same patient, as their readings say", "a sex of O is in no group"))
 
 # %% ../../nbs/18_data.segmentation.ipynb #c055
 KITS_ACCESS = "clone https://github.com/neheller/kits23 and run kits23_download_data, which adds imaging.nii.gz to each case"
@@ -236,7 +265,8 @@ KITS_SMOKING_UNKNOWN = ("not_found_in_emr", "na", "x", "unknown")
 def weight_group(bmi) -> pd.Series:
     "The published words for a body mass index: `underweight` (<18.5), `normal` (<25), `overweight` (<30), `obese`; missing where it is."
     bmi = pd.Series(bmi, dtype="float64")
-    words = pd.cut(bmi, [-np.inf, 18.5, 25, 30, np.inf], right=False, labels=["underweight", "normal", "overweight", "obese"]).astype(object)
+    words = pd.cut(bmi, [-np.inf, 18.5, 25, 30, np.inf], right=False,
+                   labels=["underweight", "normal", "overweight", "obese"]).astype(object)
     return words.where(bmi.notna(), None)
 
 def prepare_kits23(raw, log:PrepareLog) -> pd.DataFrame:
@@ -247,33 +277,44 @@ def prepare_kits23(raw, log:PrepareLog) -> pd.DataFrame:
     except ValueError as e: raise InputError(f"{table} is no JSON list of records ({e}); download it again") from None
     check_columns(frame, ("case_id", "gender", "age_at_nephrectomy", "bmi", "malignant"), table.name)
     need_keys(frame, ("case_id",), table.name)
-    if frame["case_id"].duplicated().any(): raise InputError(f"{table.name} repeats the case_id {frame['case_id'][frame['case_id'].duplicated()].iloc[0]!r}")
+    if frame["case_id"].duplicated().any():
+        raise InputError(f"{table.name} repeats the case_id {frame['case_id'][frame['case_id'].duplicated()].iloc[0]!r}")
     log.count(f"records in {table.name}", len(frame))
     home = table.parent.relative_to(raw)
     out = pd.DataFrame({"id": frame["case_id"], "patient": frame["case_id"]})
     out["image"], out["mask"] = ([(home/c/f"{name}.nii.gz").as_posix() for c in frame["case_id"]] for name in ("imaging", "segmentation"))
-    out["sex"] = map_values(frame["gender"], {"female": "F", "male": "M", "transgender_male_to_female": "transgender male to female"}, "gender", log, table.name)
+    out["sex"] = map_values(frame["gender"], {"female": "F", "male": "M", "transgender_male_to_female": "transgender male to female"},
+                            "gender", log, table.name)
     out["age"] = map_numbers(frame["age_at_nephrectomy"], "age_at_nephrectomy", log, suspect=(0,), low=0, high=120, where=table.name)
     out["age_group"] = age_group(out["age"])
     out["bmi"] = map_numbers(frame["bmi"], "bmi", log, unknown=KITS_SMOKING_UNKNOWN, low=5, high=150, where=table.name)
     out["bmi_group"] = weight_group(out["bmi"])
-    if "smoking_history" in frame: out["smoking_history"] = plain_words(frame["smoking_history"], "smoking_history", log, KITS_SMOKING_UNKNOWN)
+    if "smoking_history" in frame:
+        out["smoking_history"] = plain_words(frame["smoking_history"], "smoking_history", log, KITS_SMOKING_UNKNOWN)
     out["malignant"] = map_values(frame["malignant"], {"1": "yes", "0": "no", "true": "yes", "false": "no"}, "malignant", log, table.name)
     return keep_found(keep_found(out, raw, log, "mask"), raw, log)
 
 KITS23 = DatasetSpec(
-    "KiTS23", "abdominal CT", ("sex", "age", "bmi_group", "smoking_history"), label="kidney, tumour and cyst", size="489 volumes of 489 patients", licence="CC BY-NC-SA 4.0 (data), MIT (code)",
-    access=KITS_ACCESS, prepare=prepare_kits23, aliases=("KiTS",), task="seg", dims="3D", structures={"kidney": 1, "tumor": 2, "cyst": 3, "mass": (2, 3), "kidney and mass": (1, 2, 3)}, pos_class=1,
-    paper_split="none", read={"window": "abdomen", "plane": "axial"}, paper_read={"percentiles": (0, 100), "plane": "axial"}, url="https://github.com/neheller/kits23",
-    notes=("an age of 0 (4 records) is taken as unknown", "the third value of gender has one patient: a group of its own, too small for a number"))
+    "KiTS23", "abdominal CT", ("sex", "age", "bmi_group", "smoking_history"), label="kidney, tumour and cyst",
+    size="489 volumes of 489 patients", licence="CC BY-NC-SA 4.0 (data), MIT (code)",
+    access=KITS_ACCESS, prepare=prepare_kits23, aliases=("KiTS",), task="seg", dims="3D",
+    structures={"kidney": 1, "tumor": 2, "cyst": 3, "mass": (2, 3), "kidney and mass": (1, 2, 3)}, pos_class=1,
+    paper_split="none", read={"window": "abdomen", "plane": "axial"}, paper_read={"percentiles": (0, 100), "plane": "axial"},
+    url="https://github.com/neheller/kits23",
+    notes=("an age of 0 (4 records) is taken as unknown", "the third value of gender has one patient: a group of its own, too "
+                                                          "small for a number"))
 
 # %% ../../nbs/18_data.segmentation.ipynb #c061
-_SIDES = {"cerebral white matter": (2, 41), "cerebral cortex": (3, 42), "lateral ventricle": (4, 43), "inferior lateral ventricle": (5, 44), "cerebellum white matter": (7, 46), "cerebellum cortex": (8, 47), "thalamus": (10, 49),
-          "caudate": (11, 50), "putamen": (12, 51), "pallidum": (13, 52), "hippocampus": (17, 53), "amygdala": (18, 54), "accumbens": (26, 58), "ventral diencephalon": (28, 60), "vessel": (30, 62)}
-FREESURFER = {"third ventricle": 14, "fourth ventricle": 15, "brain stem": 16, "cerebrospinal fluid": 24} | {f"{side} {name}": pair[i] for i, side in enumerate(("left", "right")) for name, pair in _SIDES.items()} | _SIDES
+_SIDES = {"cerebral white matter": (2, 41), "cerebral cortex": (3, 42), "lateral ventricle": (4, 43), "inferior lateral ventricle": (5, 44),
+          "cerebellum white matter": (7, 46), "cerebellum cortex": (8, 47), "thalamus": (10, 49),
+          "caudate": (11, 50), "putamen": (12, 51), "pallidum": (13, 52), "hippocampus": (17, 53), "amygdala": (18, 54),
+          "accumbens": (26, 58), "ventral diencephalon": (28, 60), "vessel": (30, 62)}
+FREESURFER = ({"third ventricle": 14, "fourth ventricle": 15, "brain stem": 16, "cerebrospinal fluid": 24}
+              | {f"{side} {name}": pair[i] for i, side in enumerate(("left", "right")) for name, pair in _SIDES.items()} | _SIDES)
 
 def age_thirds(age) -> pd.Series:
-    "Three groups of about equal size by age, such as `<10`, `10 to <13`, `13+`, cut at whole years; missing where the age is, or everywhere when fewer than three ages are known."
+    """Three groups of about equal size by age, such as `<10`, `10 to <13`, `13+`, cut at whole years; missing where the age is, or
+    everywhere when fewer than three ages are known."""
     age = pd.Series(age, dtype="float64")
     if age.notna().sum() < 3: return pd.Series([None]*len(age), index=age.index, dtype=object)
     low, high = (float(np.rint(q)) for q in np.nanquantile(age, [1/3, 2/3]))
@@ -282,7 +323,8 @@ def age_thirds(age) -> pd.Series:
 
 # %% ../../nbs/18_data.segmentation.ipynb #c064
 CANDI_ACCESS = "register at https://www.nitrc.org/projects/candi_share for SchizBull_2008 and its tables of demographics"
-CANDI_GROUPS = {"HC": "healthy control", "BPDwoPsy": "bipolar without psychosis", "BPDwPsy": "bipolar with psychosis", "SS": "schizophrenia spectrum"}
+CANDI_GROUPS = {"HC": "healthy control", "BPDwoPsy": "bipolar without psychosis", "BPDwPsy": "bipolar with psychosis",
+                "SS": "schizophrenia spectrum"}
 
 def prepare_candi(raw, log:PrepareLog) -> pd.DataFrame:
     "The tables *Demographics*.csv and <Subject>_procimg.nii.gz, <Subject>_seg.nii.gz of SchizBull_2008."
@@ -294,7 +336,8 @@ def prepare_candi(raw, log:PrepareLog) -> pd.DataFrame:
     frame = log.drop(frame, frame["Subject"].isna() | frame["Subject"].duplicated(), "no subject, or a subject already seen")
     files = files_below(raw, "_procimg.nii.gz", "_procimg.nii", "_seg.nii.gz", "_seg.nii")
     out = pd.DataFrame({"id": frame["Subject"], "patient": frame["Subject"]})
-    for column, name in (("image", "procimg"), ("mask", "seg")): out[column] = [files.get(f"{s}_{name}.nii.gz", files.get(f"{s}_{name}.nii")) for s in frame["Subject"]]
+    for column, name in (("image", "procimg"), ("mask", "seg")):
+        out[column] = [files.get(f"{s}_{name}.nii.gz", files.get(f"{s}_{name}.nii")) for s in frame["Subject"]]
     out["sex"] = map_values(frame["Gender"].str.lower(), {"female": "F", "male": "M", "f": "F", "m": "M"}, "Gender", log, "demographics")
     out["age"] = map_numbers(frame["Age"], "Age", log, suspect=(0,), low=0, high=120, where="demographics")
     out["diagnosis"] = map_values([s.partition("_")[0] for s in frame["Subject"]], CANDI_GROUPS, "Subject", log, "demographics")
@@ -304,17 +347,24 @@ def prepare_candi(raw, log:PrepareLog) -> pd.DataFrame:
     return out
 
 CANDI = DatasetSpec(
-    "CANDI", "brain MRI", ("sex", "age", "handedness", "diagnosis"), label="brain structures", size="103 volumes of 103 patients", licence="NITRC registration, non-commercial",
-    access=CANDI_ACCESS, prepare=prepare_candi, aliases=("SchizBull_2008",), task="seg", dims="3D", structures=FREESURFER, pos_class="brain stem", paper_split="none",
-    paper_read={"percentiles": (0, 100)}, url="https://www.nitrc.org/projects/candi_share", notes=("children and adolescents: age_group holds thirds of the ages, not 60 years", "labels are FreeSurfer's numbers"))
+    "CANDI", "brain MRI", ("sex", "age", "handedness", "diagnosis"), label="brain structures", size="103 volumes of 103 patients",
+    licence="NITRC registration, non-commercial",
+    access=CANDI_ACCESS, prepare=prepare_candi, aliases=("SchizBull_2008",), task="seg", dims="3D", structures=FREESURFER,
+    pos_class="brain stem", paper_split="none",
+    paper_read={"percentiles": (0, 100)}, url="https://www.nitrc.org/projects/candi_share",
+    notes=("children and adolescents: age_group holds thirds of the ages, not 60 years", "labels are FreeSurfer's numbers"))
 
 # %% ../../nbs/18_data.segmentation.ipynb #c070
 IRCADB_NAMES = {  # structure → pattern of the folder names that belong to it
-    "liver": r"liver", "liver tumor": r"livertumou?rs?\d*", "liver cyst": r"liver(kyste?|cyst)s?\d*", "metastasectomy": r"metastasectomie\d*", "tumor": r"tumou?rs?\d*", "portal vein": r"portalvein\d*",
-    "venous system": r"venoussystem", "vena cava": r"venacava", "artery": r"artery", "left kidney": r"leftkidney", "right kidney": r"rightkidney", "left lung": r"leftlung", "right lung": r"rightlung",
-    "both lungs": r"lungs?", "spleen": r"spleen", "bone": r"bone", "skin": r"skin", "pancreas": r"pancreas", "gallbladder": r"gallbladder", "heart": r"heart"}
+    "liver": r"liver", "liver tumor": r"livertumou?rs?\d*", "liver cyst": r"liver(kyste?|cyst)s?\d*",
+    "metastasectomy": r"metastasectomie\d*", "tumor": r"tumou?rs?\d*", "portal vein": r"portalvein\d*",
+    "venous system": r"venoussystem", "vena cava": r"venacava", "artery": r"artery", "left kidney": r"leftkidney",
+    "right kidney": r"rightkidney", "left lung": r"leftlung", "right lung": r"rightlung",
+    "both lungs": r"lungs?", "spleen": r"spleen", "bone": r"bone", "skin": r"skin", "pancreas": r"pancreas", "gallbladder": r"gallbladder",
+    "heart": r"heart"}
 IRCADB_BITS = {name: Bit(1 << i) for i, name in enumerate(IRCADB_NAMES)}
-IRCADB_STRUCTURES = IRCADB_BITS | {"kidneys": (IRCADB_BITS["left kidney"], IRCADB_BITS["right kidney"]), "lungs": tuple(IRCADB_BITS[k] for k in ("left lung", "right lung", "both lungs")),
+IRCADB_STRUCTURES = IRCADB_BITS | {"kidneys": (IRCADB_BITS["left kidney"], IRCADB_BITS["right kidney"]),
+                                   "lungs": tuple(IRCADB_BITS[k] for k in ("left lung", "right lung", "both lungs")),
                                    "vessels": tuple(IRCADB_BITS[k] for k in ("portal vein", "venous system", "vena cava", "artery"))}
 
 def structure_of(folder_name:str) -> str|None:
@@ -324,43 +374,52 @@ def structure_of(folder_name:str) -> str|None:
 
 # %% ../../nbs/18_data.segmentation.ipynb #c073
 def dicom_folder(case, name:str, log:PrepareLog) -> Path|None:
-    "The folder `name` of a case, whatever its nesting: `case/name/name`, `case/name`, or `case/name.zip`, which is unpacked into `log.made` once; `None` when there is none."
+    """The folder `name` of a case, whatever its nesting: `case/name/name`, `case/name`, or `case/name.zip`, which is unpacked into
+    `log.made` once; `None` when there is none."""
     case = Path(case)
     inner = lambda p: p/name if (p/name).is_dir() else p
     if (case/name).is_dir(): return inner(case/name)
     if not (case/f"{name}.zip").is_file(): return None
-    if log.made is None: raise InputError(f"{case.name}/{name}.zip has to be unpacked; give the preparation a folder to write to, or unpack it")
+    if log.made is None:
+        raise InputError(f"{case.name}/{name}.zip has to be unpacked; give the preparation a folder to write to, or unpack it")
     target = log.made/"dicom"/case.name/name
     if target.is_dir(): return inner(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as tmp:
         try:
             with zipfile.ZipFile(case/f"{name}.zip") as z: z.extractall(Path(tmp)/"all")
-        except (zipfile.BadZipFile, OSError) as e: raise InputError(f"{case/f'{name}.zip'} cannot be unpacked ({e}); download it again") from None
+        except (zipfile.BadZipFile, OSError) as e:
+            raise InputError(f"{case/f'{name}.zip'} cannot be unpacked ({e}); download it again") from None
         os.replace(Path(tmp)/"all", target)
     return inner(target)
 
 # %% ../../nbs/18_data.segmentation.ipynb #c076
 def dicom_files(folder) -> list[Path]:
     "The DICOM files of a folder in natural order of their names; none is an error."
-    files = sorted((p for p in Path(folder).iterdir() if p.is_file() and p.name != "DICOMDIR" and is_dicom(p)), key=lambda p: natural(p.name))
+    files = sorted((p for p in Path(folder).iterdir() if p.is_file() and p.name != "DICOMDIR" and is_dicom(p)),
+                   key=lambda p: natural(p.name))
     if not files: raise InputError(f"{folder} holds no DICOM file")
     return files
 
 def series_geometry(folder) -> tuple[list[Path], list[int], np.ndarray, str|None]:
-    "A scan's files in natural order of their names, the order of their positions, the affine (RAS, mm) of the stack in that order, and PatientSex."
+    """A scan's files in natural order of their names, the order of their positions, the affine (RAS, mm) of the stack in that order, and
+    PatientSex."""
     pydicom = require("pydicom", "cls", why="reading the headers of the scan")
     files = dicom_files(folder)
     try: heads = [pydicom.dcmread(p, stop_before_pixels=True, force=True) for p in files]
-    except (OSError, EOFError, ValueError, AttributeError) as e: raise InputError(f"a file in {folder} cannot be read as DICOM: {e}") from None
+    except (OSError, EOFError, ValueError, AttributeError) as e:
+        raise InputError(f"a file in {folder} cannot be read as DICOM: {e}") from None
     first, mm = heads[0], [float(v) for v in heads[0].get("PixelSpacing") or (1, 1)]
     across, down = np.array(first.get("ImageOrientationPatient") or (1, 0, 0, 0, 1, 0), float).reshape(2, 3)
     normal = np.cross(across, down)
-    where = [np.dot(normal, np.array(h.ImagePositionPatient, float)) for h in heads] if all(h.get("ImagePositionPatient") for h in heads) else list(range(len(heads)))
+    where = ([np.dot(normal, np.array(h.ImagePositionPatient, float)) for h in heads] if all(h.get("ImagePositionPatient") for h in heads)
+             else list(range(len(heads))))
     order = sorted(range(len(files)), key=where.__getitem__)
-    gap = float(np.median(np.diff(sorted(where)))) if len(files) > 1 and heads[0].get("ImagePositionPatient") else float(first.get("SliceThickness") or 1)
+    gap = (float(np.median(np.diff(sorted(where)))) if len(files) > 1 and heads[0].get("ImagePositionPatient")
+           else float(first.get("SliceThickness") or 1))
     affine = np.eye(4)
-    affine[:3, 0], affine[:3, 1], affine[:3, 2], affine[:3, 3] = across*mm[1], down*mm[0], normal*gap, np.array(heads[order[0]].get("ImagePositionPatient") or (0, 0, 0), float)
+    affine[:3, 0], affine[:3, 1], affine[:3, 2], affine[:3, 3] = (across*mm[1], down*mm[0], normal*gap,
+                                                                  np.array(heads[order[0]].get("ImagePositionPatient") or (0, 0, 0), float))
     return files, order, np.diag([-1.0, -1, 1, 1]) @ affine, as_text(first.get("PatientSex"))
 
 # %% ../../nbs/18_data.segmentation.ipynb #c080
@@ -396,9 +455,11 @@ def _mask_slice(path) -> np.ndarray:
 IRCADB_ACCESS = "download 3Dircadb1.zip from https://www.ircad.fr/research/data-sets/liver-segmentation-3d-ircadb-01 and unpack it once (the inner zip files may stay)"
 
 def prepare_ircadb(raw, log:PrepareLog) -> pd.DataFrame:
-    "3Dircadb1.N/PATIENT_DICOM and MASKS_DICOM (folders or zip files); label volumes are made in `masks/` of the output folder. Sex from the DICOM header."
+    """3Dircadb1.N/PATIENT_DICOM and MASKS_DICOM (folders or zip files); label volumes are made in `masks/` of the output folder. Sex
+    from the DICOM header."""
     raw = Path(raw)
-    cases = sorted({p for pattern in upper("3Dircadb1.*", depth=2) for p in raw.glob(pattern) if p.is_dir() and re.fullmatch(r"3Dircadb1\.\d+", p.name)}, key=lambda p: natural(p.name))
+    cases = sorted({p for pattern in upper("3Dircadb1.*", depth=2) for p in raw.glob(pattern) if p.is_dir()
+                    and re.fullmatch(r"3Dircadb1\.\d+", p.name)}, key=lambda p: natural(p.name))
     if not cases: raise InputError(f"{raw} holds no folder 3Dircadb1.1, 3Dircadb1.2, …; {IRCADB_ACCESS}")
     log.count("patients", len(cases))
     rows, strange = [], set()
@@ -407,7 +468,8 @@ def prepare_ircadb(raw, log:PrepareLog) -> pd.DataFrame:
         scan, masks = (dicom_folder(case, name, log) for name in ("PATIENT_DICOM", "MASKS_DICOM"))
         structures, others = structure_folders(masks) if masks else ({}, [])
         if scan and structures:
-            row |= {"image": scan.relative_to(raw if raw in scan.parents else log.made).as_posix(), "sex": series_geometry(scan)[3], "structures": ", ".join(structures)}
+            row |= {"image": scan.relative_to(raw if raw in scan.parents else log.made).as_posix(), "sex": series_geometry(scan)[3],
+                    "structures": ", ".join(structures)}
             row["mask"] = log.make(f"masks/{case.name}.nii.gz", lambda path: merge_structures(scan, structures, path))
         strange |= set(others)
         rows.append(row)
@@ -419,14 +481,20 @@ def prepare_ircadb(raw, log:PrepareLog) -> pd.DataFrame:
     return out
 
 IRCADB = DatasetSpec(
-    "IRCADb", "abdominal CT", ("sex",), label="liver, its tumours and vessels, and neighbouring organs", size="20 volumes of 20 patients", licence="CC BY-NC-ND 3.0",
-    access=IRCADB_ACCESS, prepare=prepare_ircadb, aliases=("3D-IRCADb-01", "3Dircadb1", "IRCAD"), task="seg", dims="3D", structures=IRCADB_STRUCTURES, pos_class="liver", paper_split="none",
-    read={"window": "abdomen", "plane": "axial"}, paper_read={"percentiles": (0, 100), "plane": "axial"}, url="https://www.ircad.fr/research/data-sets/liver-segmentation-3d-ircadb-01",
-    notes=("20 patients, 10 of each sex: almost no power", "no age in the release", "labels are bit flags of this project, not the codes of LABELLED_DICOM", "a folder called tumor (not livertumor) need not be in the liver"))
+    "IRCADb", "abdominal CT", ("sex",), label="liver, its tumours and vessels, and neighbouring organs", size="20 volumes of 20 patients",
+    licence="CC BY-NC-ND 3.0",
+    access=IRCADB_ACCESS, prepare=prepare_ircadb, aliases=("3D-IRCADb-01", "3Dircadb1", "IRCAD"), task="seg", dims="3D",
+    structures=IRCADB_STRUCTURES, pos_class="liver", paper_split="none",
+    read={"window": "abdomen", "plane": "axial"}, paper_read={"percentiles": (0, 100), "plane": "axial"},
+    url="https://www.ircad.fr/research/data-sets/liver-segmentation-3d-ircadb-01",
+    notes=("20 patients, 10 of each sex: almost no power", "no age in the release", "labels are bit flags of this project, not the codes "
+                                                                                    "of LABELLED_DICOM",
+                                                                                    "a folder called tumor (not livertumor) need not be in the liver"))
 
 # %% ../../nbs/18_data.segmentation.ipynb #c090
 SPIDER_ACCESS = "download images.zip, masks.zip and overview.csv from https://doi.org/10.5281/zenodo.10159290"
-SPIDER_STRUCTURES = {"vertebrae": (*range(1, 26), *range(101, 126)), "complete vertebrae": range(1, 26), "partial vertebrae": range(101, 126), "spinal canal": 100, "discs": range(201, 226)}
+SPIDER_STRUCTURES = {"vertebrae": (*range(1, 26), *range(101, 126)), "complete vertebrae": range(1, 26),
+                     "partial vertebrae": range(101, 126), "spinal canal": 100, "discs": range(201, 226)}
 
 def prepare_spider(raw, log:PrepareLog) -> pd.DataFrame:
     "overview.csv, images/<id>.mha and masks/<id>.mha, one row per series."
@@ -441,10 +509,13 @@ def prepare_spider(raw, log:PrepareLog) -> pd.DataFrame:
         home = find_file(raw, *upper(name, depth=3), what=f"folder {name} of SPIDER ({SPIDER_ACCESS})")
         found = files_below(home, ".mha")
         out[column] = [f"{home.relative_to(raw).as_posix()}/{found[f'{n}.mha']}" if f"{n}.mha" in found else None for n in names]
-    out["sequence"] = map_values([n.partition("_")[2].upper() for n in names], {"T1": "T1", "T2": "T2", "T2_SPACE": "T2 SPACE"}, "new_file_name", log, table.name)
-    out["sex"] = map_values(frame["sex"].str.lower(), {"f": "F", "m": "M", "female": "F", "male": "M", "unknown": None, "o": None}, "sex", log, table.name)
+    out["sequence"] = map_values([n.partition("_")[2].upper() for n in names], {"T1": "T1", "T2": "T2", "T2_SPACE": "T2 SPACE"},
+                                 "new_file_name", log, table.name)
+    out["sex"] = map_values(frame["sex"].str.lower(), {"f": "F", "m": "M", "female": "F", "male": "M", "unknown": None, "o": None}, "sex",
+                            log, table.name)
     if "age" in frame:
-        out["age"] = map_numbers(frame["age"], "age", log, unknown=("NA", "unknown"), suspect=(0,), low=0, high=120, parse=years, where=table.name)
+        out["age"] = map_numbers(frame["age"], "age", log, unknown=("NA", "unknown"), suspect=(0,), low=0, high=120, parse=years,
+                                 where=table.name)
         out["age_group"] = age_group(out["age"])
     else: log.note(f"{table.name} has no column age; a date of birth alone gives no age at the scan")
     for column, name in (("scanner", "Manufacturer"), ("field_strength", "MagneticFieldStrength")):
@@ -452,7 +523,11 @@ def prepare_spider(raw, log:PrepareLog) -> pd.DataFrame:
     return keep_found(keep_found(out, raw, log), raw, log, "mask")
 
 SPIDER = DatasetSpec(
-    "SPIDER", "lumbar spine MRI", ("sex", "age", "sequence", "scanner"), label="vertebrae, discs and spinal canal", size="447 series of 218 patients", licence="CC BY 4.0",
-    access=SPIDER_ACCESS, prepare=prepare_spider, task="seg", dims="3D", structures=SPIDER_STRUCTURES, pos_class="vertebrae", paper_split="none",
+    "SPIDER", "lumbar spine MRI", ("sex", "age", "sequence", "scanner"), label="vertebrae, discs and spinal canal",
+    size="447 series of 218 patients", licence="CC BY 4.0",
+    access=SPIDER_ACCESS, prepare=prepare_spider, task="seg", dims="3D", structures=SPIDER_STRUCTURES, pos_class="vertebrae",
+    paper_split="none",
     paper_read={"percentiles": (0, 100), "plane": "sagittal"}, url="https://doi.org/10.5281/zenodo.10159290",
-    notes=("up to three series of a patient are one cluster", "1 is the lowest vertebra; 1–7 alone would leave out the partly visible ones (101–125)", "sex and age are missing where they were not known"))
+    notes=("up to three series of a patient are one cluster", "1 is the lowest vertebra; 1–7 alone would leave out the partly "
+                                                              "visible ones (101–125)",
+                                                              "sex and age are missing where they were not known"))

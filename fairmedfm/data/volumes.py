@@ -29,18 +29,24 @@ def folders_below(raw, *endings:str) -> dict[str, str]:
     raw, found = Path(raw), {}
     for folder, inner, names in os.walk(raw):
         inner[:] = sorted(d for d in inner if not d.startswith((".", "__MACOSX")))
-        if any(n.lower().endswith(endings) and not n.startswith(".") for n in names): found.setdefault(Path(folder).name.lower(), Path(folder).relative_to(raw).as_posix())
+        if any(n.lower().endswith(endings) and not n.startswith(".") for n in names):
+            found.setdefault(Path(folder).name.lower(), Path(folder).relative_to(raw).as_posix())
     return found
 
 # %% ../../nbs/17_data.volumes.ipynb #c011
 def slice_labels(raw, log:PrepareLog) -> dict[str, tuple[str, int]]:
-    "`{lower-case subject: (file::row of the slice labels, infected slices)}`, by the order of the rows of Index.csv; empty with a note when the files are not there."
-    try: index, array = find_file(raw, *upper("Index.csv", depth=3)), find_file(raw, *upper("Slice-level-labels-updated-1.npy", depth=3), *upper("Slice-level-labels.npy", depth=3))
+    """`{lower-case subject: (file::row of the slice labels, infected slices)}`, by the order of the rows of Index.csv; empty with a note
+    when the files are not there."""
+    try:
+        index, array = find_file(raw, *upper("Index.csv", depth=3)), find_file(raw, *upper("Slice-level-labels-updated-1.npy", depth=3),
+                                                                               *upper("Slice-level-labels.npy", depth=3))
     except InputError:
         log.note("Index.csv and Slice-level-labels(-updated-1).npy are not there: no slice labels")
         return {}
     subjects, marks = read_raw(index, ("Folder/ID",))["Folder/ID"], np.load(array, allow_pickle=False)
-    if len(subjects) != len(marks): raise InputError(f"{index.name} has {len(subjects)} rows and {array.name} {len(marks)}; they belong together row by row, download both again")
+    if len(subjects) != len(marks):
+        raise InputError(f"{index.name} has {len(subjects)} rows and {array.name} {len(marks)}; they belong together row by row, "
+                         "download both again")
     names = [PurePosixPath(str(s).replace("\\", "/")).name.lower() for s in subjects]
     return {n: (f"{array.relative_to(raw).as_posix()}::{i}", int((m > 0).sum())) for i, (n, m) in enumerate(zip(names, marks))}
 
@@ -49,13 +55,15 @@ COVID_ACCESS = "download COVID-CT-MD from figshare (collection 5129081), linked 
 
 def prepare_covid_ct_md(raw, log:PrepareLog) -> pd.DataFrame:
     "Clinical-data.csv and one DICOM folder per subject; slice labels if there. 1 = pneumonia (COVID-19 or CAP)."
-    table = find_file(raw, *upper("Clinical-data.csv", "Clinical_data.csv", "clinical-data.csv", depth=3), what=f"Clinical-data.csv of COVID-CT-MD ({COVID_ACCESS})")
+    table = find_file(raw, *upper("Clinical-data.csv", "Clinical_data.csv", "clinical-data.csv", depth=3),
+                      what=f"Clinical-data.csv of COVID-CT-MD ({COVID_ACCESS})")
     frame = read_raw(table, ("Folder", "Diagnosis", "Patient Gender", "Patient Age"))
     frame = log.drop(frame, frame["Folder"].isna(), "empty lines")
     log.count(f"subjects in {table.name}", len(frame))
     folders, marks = folders_below(raw, ".dcm"), slice_labels(raw, log)
     out = pd.DataFrame({"id": frame["Folder"], "patient": frame["Folder"], "image": [folders.get(f.lower()) for f in frame["Folder"]]})
-    out["diagnosis"] = map_values(frame["Diagnosis"].str.lower(), {"covid-19": "COVID-19", "cap": "CAP", "normal": "normal"}, "Diagnosis", log, table.name)
+    out["diagnosis"] = map_values(frame["Diagnosis"].str.lower(), {"covid-19": "COVID-19", "cap": "CAP", "normal": "normal"}, "Diagnosis",
+                                  log, table.name)
     out["label"] = map_values(out["diagnosis"], {"COVID-19": 1, "CAP": 1, "normal": 0}, "Diagnosis", log)
     out["sex"] = map_values(frame["Patient Gender"], {"F": "F", "M": "M"}, "Patient Gender", log, table.name)
     out["age"] = map_numbers(frame["Patient Age"], "Patient Age", log, parse=years, suspect=(0,), low=0, high=120, where=table.name)
@@ -66,11 +74,16 @@ def prepare_covid_ct_md(raw, log:PrepareLog) -> pd.DataFrame:
 
 # %% ../../nbs/17_data.volumes.ipynb #c020
 COVID_CT_MD = DatasetSpec(
-    "COVID_CT_MD", "chest CT", ("sex", "age", "diagnosis"), label="1 = pneumonia (COVID-19 or community-acquired), 0 = normal", size="305 volumes of 305 patients",
-    licence="none stated in the repository; see figshare", access=COVID_ACCESS, prepare=prepare_covid_ct_md, aliases=("COVID-CT-MD",), dims="3D", class_names=("normal", "pneumonia"),
-    prompts=("a computed tomography of a {}", "a chest CT slice showing {}"), read={"window": (-1250, 250), "plane": "axial", "n_slices": 32},
-    paper_read={"window": (-1250, 250), "plane": "axial", "depth": 34}, paper_norm=((0.5056,)*3, (0.252,)*3), url="https://github.com/ShahinSHH/COVID-CT-MD",
-    notes=("the classes were scanned in different years (COVID-19 2020, CAP 2018–2019): a classifier can read the scanner instead of the lung", "slice labels exist for 79 subjects, by row of Index.csv"))
+    "COVID_CT_MD", "chest CT", ("sex", "age", "diagnosis"), label="1 = pneumonia (COVID-19 or community-acquired), 0 = normal",
+    size="305 volumes of 305 patients",
+    licence="none stated in the repository; see figshare", access=COVID_ACCESS, prepare=prepare_covid_ct_md, aliases=("COVID-CT-MD",),
+    dims="3D", class_names=("normal", "pneumonia"),
+    prompts=("a computed tomography of a {}", "a chest CT slice showing {}"),
+    read={"window": (-1250, 250), "plane": "axial", "n_slices": 32},
+    paper_read={"window": (-1250, 250), "plane": "axial", "depth": 34}, paper_norm=((0.5056,)*3, (0.252,)*3),
+    url="https://github.com/ShahinSHH/COVID-CT-MD",
+    notes=("the classes were scanned in different years (COVID-19 2020, CAP 2018–2019): a classifier can read the scanner "
+           "instead of the lung", "slice labels exist for 79 subjects, by row of Index.csv"))
 
 # %% ../../nbs/17_data.volumes.ipynb #c023
 ADNI_ACCESS = "apply at https://adni.loni.usc.edu, then export ADNI1_Screening_1.5T_<date>.csv and the NIfTI files of the collection ADNI1:Screening 1.5T"
@@ -86,9 +99,11 @@ def by_image_number(files) -> dict[str, list[str]]:
 def prepare_adni(raw, log:PrepareLog) -> pd.DataFrame:
     "The LONI export and the NIfTI files below `raw`. 1 = Alzheimer's disease, 0 = cognitively normal; MCI left out."
     raw = Path(raw)
-    table = find_file(raw, *upper("ADNI1_Screening_1.5T*.csv", "ADNI*.csv", depth=3), what=f"ADNI1_Screening_1.5T_<date>.csv ({ADNI_ACCESS})")
+    table = find_file(raw, *upper("ADNI1_Screening_1.5T*.csv", "ADNI*.csv", depth=3),
+                      what=f"ADNI1_Screening_1.5T_<date>.csv ({ADNI_ACCESS})")
     exports = sorted(p.name for p in table.parent.glob("ADNI1_Screening_1.5T*.csv"))
-    if len(exports) > 1: raise InputError(f"{table.parent} holds {len(exports)} exports ({some(exports)}), which differ in their rows; leave one there")
+    if len(exports) > 1:
+        raise InputError(f"{table.parent} holds {len(exports)} exports ({some(exports)}), which differ in their rows; leave one there")
     frame = read_raw(table, ("Image Data ID", "Subject", "Group", "Sex", "Age", "Visit"))
     need_keys(frame, ("Image Data ID", "Subject"), table.name)
     log.count(f"scans in {table.name}", len(frame))
@@ -104,14 +119,18 @@ def prepare_adni(raw, log:PrepareLog) -> pd.DataFrame:
     out["sex"] = map_values(frame["Sex"], {"F": "F", "M": "M"}, "Sex", log, table.name)
     out["age"] = map_numbers(frame["Age"], "Age", log, suspect=(0,), low=0, high=120, where=table.name)
     out["age_group"], out["group"] = age_group(out["age"]), frame["group"]
-    if (young := int((out["age_group"] == "<60").sum())) < 20: log.note(f"only {plural(young, 'scan')} of people under 60: age_group compares nobody; give other cut points, such as 75")
+    if (young := int((out["age_group"] == "<60").sum())) < 20:
+        log.note(f"only {plural(young, 'scan')} of people under 60: age_group compares nobody; give other cut points, such as 75")
     return keep_found(log.drop(out, out["label"].isna(), "no group"), raw, log)
 
 # %% ../../nbs/17_data.volumes.ipynb #c031
 ADNI = DatasetSpec(
-    "ADNI", "brain MRI", ("sex", "age"), label="1 = Alzheimer's disease, 0 = cognitively normal (MCI left out)", size="550 volumes of 417 patients", licence="data use agreement, no redistribution",
-    access=ADNI_ACCESS, prepare=prepare_adni, aliases=("ADNI-1.5T", "ADNI1.5T"), dims="3D", class_names=("normal", "Alzheimer's disease"), prompts=("a brain MRI of {}", "an MRI slice of a brain with {}"),
-    read={"n_slices": 24}, paper_read={"depth": 24, "per_slice": True, "percentiles": (0, 100)}, paper_norm=((0.5056,)*3, (0.252,)*3), url="https://adni.loni.usc.edu",
+    "ADNI", "brain MRI", ("sex", "age"), label="1 = Alzheimer's disease, 0 = cognitively normal (MCI left out)",
+    size="550 volumes of 417 patients", licence="data use agreement, no redistribution",
+    access=ADNI_ACCESS, prepare=prepare_adni, aliases=("ADNI-1.5T", "ADNI1.5T"), dims="3D", class_names=("normal", "Alzheimer's disease"),
+    prompts=("a brain MRI of {}", "an MRI slice of a brain with {}"),
+    read={"n_slices": 24}, paper_read={"depth": 24, "per_slice": True, "percentiles": (0, 100)}, paper_norm=((0.5056,)*3, (0.252,)*3),
+    url="https://adni.loni.usc.edu",
     notes=("nearly everybody is 60 or older: the published age groups compare nobody", "the rows depend on the date of the export"))
 
 # %% ../../nbs/17_data.volumes.ipynb #c034
@@ -142,13 +161,16 @@ def prepare_ol3i(raw, log:PrepareLog) -> pd.DataFrame:
     ids = codes(frame["anon_id"])
     with require("h5py", "cls", why=f"reading {arrays.name}").File(arrays, "r") as f: there = set(f)
     home = arrays.relative_to(raw).as_posix()
-    out = pd.DataFrame({"id": ids, "patient": ids, "split": frame["set"] if "set" in frame else None, "image": [f"{home}::{i}" for i in ids]})
+    out = pd.DataFrame({"id": ids, "patient": ids, "split": frame["set"] if "set" in frame else None,
+                        "image": [f"{home}::{i}" for i in ids]})
     out["label"] = map_values(frame["label_1y"], {"0": 0, "1": 1}, "label_1y", log, table.name)
     if "label_5y" in frame: out["label_5y"] = map_values(frame["label_5y"], {"0": "no", "1": "yes"}, "label_5y", log, table.name)
     out["sex"] = map_values(frame["sex"].str.lower(), {"female": "F", "male": "M", "f": "F", "m": "M"}, "sex", log, table.name)
-    out["age"] = map_numbers(frame["age"], "age", log, unknown=("NA", "nan", "unknown"), suspect=(0,), low=0, high=120, parse=at_least, where=table.name)
+    out["age"] = map_numbers(frame["age"], "age", log, unknown=("NA", "nan", "unknown"), suspect=(0,), low=0, high=120, parse=at_least,
+                             where=table.name)
     out["age_group"] = age_group(out["age"])
-    if n := int(frame["age"].astype(str).str.contains("[+>]").sum()): log.note(f"{plural(n, 'age')} given as a lower bound, such as 90+; the bound is taken")
+    if n := int(frame["age"].astype(str).str.contains("[+>]").sum()):
+        log.note(f"{plural(n, 'age')} given as a lower bound, such as 90+; the bound is taken")
     out = log.drop(out, out["label"].isna(), "no label (not followed for one year)")
     out = log.drop(out, ~out["id"].isin(there), f"no slice in {arrays.name}")
     if not len(out): raise InputError(f"no anon_id of {table.name} is a key of {arrays.name}; the two files do not belong together")
@@ -156,7 +178,10 @@ def prepare_ol3i(raw, log:PrepareLog) -> pd.DataFrame:
 
 # %% ../../nbs/17_data.volumes.ipynb #c042
 OL3I = DatasetSpec(
-    "OL3I", "abdominal CT slice", ("sex", "age"), label="1 = ischaemic heart disease within one year", size="8,139 slices, one per examination", licence="Stanford research agreement, no redistribution",
+    "OL3I", "abdominal CT slice", ("sex", "age"), label="1 = ischaemic heart disease within one year",
+    size="8,139 slices, one per examination", licence="Stanford research agreement, no redistribution",
     access=OL3I_ACCESS, prepare=prepare_ol3i, class_names=("no ischemic heart disease", "ischemic heart disease"),
-    prompts=("an abdominal CT of a patient with {}", "a CT slice at the level of the third lumbar vertebra, {}"), read={"window": "abdomen"}, url="https://aimi.stanford.edu/shared-datasets",
-    notes=("few positives: read average precision beside AUC", "label_5y is the outcome within five years, in words", "the published benchmark lists this set without using it"))
+    prompts=("an abdominal CT of a patient with {}", "a CT slice at the level of the third lumbar vertebra, {}"),
+    read={"window": "abdomen"}, url="https://aimi.stanford.edu/shared-datasets",
+    notes=("few positives: read average precision beside AUC", "label_5y is the outcome within five years, in words",
+           "the published benchmark lists this set without using it"))

@@ -186,36 +186,47 @@ def _published(arch:str, tag:str) -> dict:
     tags = {t: open_clip.get_pretrained_cfg(arch, t) for a, t in open_clip.list_pretrained() if a == arch}
     how = {t: {k: c.get(k) for k in ("mean", "std", "interpolation", "resize_mode", "quick_gelu")} for t, c in tags.items()}
     first = {json.dumps(h): t for t, h in reversed(how.items())}
-    if len(first) > 1: raise InputError(f"the published models of {arch} see images in {len(first)} ways, so a bare name does not say which is yours; "
+    if len(first) > 1: raise InputError(f"the published models of {arch} see images in {len(first)} ways, so a bare name does not say "
+                                        "which is yours; "
                                         f"name the tag that yours is like: {some([f'open_clip:{arch}/{t}' for t in sorted(first.values())])}")
     return {k: v for k, v in next(iter(how.values()), {}).items() if v is not None}
 
 def open_clip_row(name:str) -> ModelSpec:
-    "A row for `NAME/TAG` of open_clip.list_pretrained(), for a bare `NAME` of open_clip.list_models(), or for a folder (`open_clip_folder`)."
+    """A row for `NAME/TAG` of open_clip.list_pretrained(), for a bare `NAME` of open_clip.list_models(), or for a folder
+    (`open_clip_folder`)."""
     open_clip = require("open_clip", "cls", why=f"open_clip:{name}")
     if Path(name).is_dir(): return open_clip_folder(name)
     arch, _, tag = name.partition("/")
-    known, lists = ([f"{a}/{t}" for a, t in open_clip.list_pretrained()], "open_clip.list_pretrained()") if tag else (open_clip.list_models(), "open_clip.list_models()")
+    known, lists = (([f"{a}/{t}" for a, t in open_clip.list_pretrained()], "open_clip.list_pretrained()")
+                    if tag else (open_clip.list_models(), "open_clip.list_models()"))
     if name not in known: raise no_such_model("open_clip", name, known, lists)
     cfg, config = _published(arch, tag), open_clip.get_model_config(arch)
     owner, _, rest = cfg.get("hf_hub", "").partition("/")
     repo, _, file = rest.partition("/")
-    return ModelSpec(f"open_clip:{name}", load_tag, "vision-language", "general", config["embed_dim"], None, "see its hub page" if tag else "its own",
-                     hub=f"{owner}/{repo}" if owner else "", source=cfg.get("url", ""), preprocess=_seen(cfg, config), arch=arch, packages=("open_clip",),
+    return ModelSpec(f"open_clip:{name}", load_tag, "vision-language", "general", config["embed_dim"], None,
+                     "see its hub page" if tag else "its own",
+                     hub=f"{owner}/{repo}" if owner else "", source=cfg.get("url", ""), preprocess=_seen(cfg, config), arch=arch,
+                     packages=("open_clip",),
                      files=(file,) if file else ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
                      kwargs=dict(quick_gelu=True) if cfg.get("quick_gelu") else {}, lora=_TRUNK_LORA + _NATIVE_LORA,
                      text=Text(config["text_cfg"].get("context_length", 77)))
 
 # %% ../../nbs/23_models.openclip.ipynb #c047
 def open_clip_folder(folder) -> ModelSpec:
-    "A row for a folder with an open_clip_config.json (`model_cfg` and `preprocess_cfg`) and the weights beside it; a text tower of transformers has to be BERT-base."
+    """A row for a folder with an open_clip_config.json (`model_cfg` and `preprocess_cfg`) and the weights beside it; a text tower of
+    transformers has to be BERT-base."""
     file = Path(folder)/"open_clip_config.json"
     try: held = json.loads(file.read_text(encoding="utf-8")); config, cfg = held["model_cfg"], held["preprocess_cfg"]
-    except (OSError, ValueError, KeyError): raise InputError(f"open_clip:{folder}: the folder holds no open_clip_config.json with model_cfg and preprocess_cfg") from None
-    if lacks := [k for k in ("mean", "std") if k not in cfg]: raise InputError(f"open_clip:{folder}: the preprocess_cfg in its open_clip_config.json says nothing of {some(lacks)}")
-    return ModelSpec(f"open_clip:{folder}", load_open_clip, "vision-language", "its own", config["embed_dim"], None, "its own", place=str(folder), packages=("open_clip",),
-                     files=("open_clip_model.safetensors", "open_clip_pytorch_model.bin"), kwargs=dict(bert=dict(vocab_size=_vocabulary(folder))), keys=BERT_EXTRA,
-                     preprocess=_seen(cfg, config), text=Text(config["text_cfg"].get("context_length", 77), "max_length", mask=False), lora=_TRUNK_LORA + _NATIVE_LORA)
+    except (OSError, ValueError, KeyError):
+        raise InputError(f"open_clip:{folder}: the folder holds no open_clip_config.json with model_cfg and preprocess_cfg") from None
+    if lacks := [k for k in ("mean", "std") if k not in cfg]:
+        raise InputError(f"open_clip:{folder}: the preprocess_cfg in its open_clip_config.json says nothing of {some(lacks)}")
+    return ModelSpec(f"open_clip:{folder}", load_open_clip, "vision-language", "its own", config["embed_dim"], None, "its own",
+                     place=str(folder), packages=("open_clip",),
+                     files=("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
+                     kwargs=dict(bert=dict(vocab_size=_vocabulary(folder))), keys=BERT_EXTRA,
+                     preprocess=_seen(cfg, config), text=Text(config["text_cfg"].get("context_length", 77), "max_length", mask=False),
+                     lora=_TRUNK_LORA + _NATIVE_LORA)
 
 def _vocabulary(folder) -> int:
     "How many words a BERT tokeniser beside the weights has; BERT's own number where none lies there."

@@ -46,9 +46,11 @@ def build_adapter(job:Job, f, train) -> tuple[Classifier, dict]:
     prototypes, asked = prototypes_of(job)
     ratio, reduction = float(job.options.get("adapter_ratio", .2)), int(job.options.get("adapter_reduction", 4))
     if not 0 <= ratio <= 1: raise InputError(f"--adapter_ratio {ratio:g} is not between 0 and 1")
-    outputs = job.method.outputs(len(job.classes))                       # more than classes: a block per group, which has to be trained to differ
+    # more than classes: a block per group, which has to be trained to differ
+    outputs = job.method.outputs(len(job.classes))
     head = TextHead(job.encoder, prototypes, outputs, trainable=outputs > len(job.classes))
-    return Classifier(Adapter(f.shape[-1], ratio, reduction), head, f.shape[-1], job.pool and job.pool(f.shape[-1])), asked | {"ratio": ratio, "reduction": reduction}
+    return (Classifier(Adapter(f.shape[-1], ratio, reduction), head, f.shape[-1], job.pool and job.pool(f.shape[-1])),
+            asked | {"ratio": ratio, "reduction": reduction})
 
 def clip_adapter(job:Job) -> Result:
     "Usage `clip-adapter`: a residual bottleneck on frozen image embeddings, fixed text prototypes."

@@ -38,15 +38,18 @@ class Adapted(nn.Module):
 def lora(job:Job) -> Result:
     "Usage `lora`: LoRA layers in the encoder and a linear layer, trained on images."
     f, rows = features_of(job, "features") if job.standardize else (None, job.rows)
-    options = {"rank": int(job.options.get("lora_rank", 8)), "alpha": float(job.options.get("lora_alpha", 8)), "dropout": float(job.options.get("lora_dropout", 0))}
+    options = {"rank": int(job.options.get("lora_rank", 8)), "alpha": float(job.options.get("lora_alpha", 8)),
+               "dropout": float(job.options.get("lora_dropout", 0))}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(job.how.seed, "model"))
         body, dim = Adapted(job.encoder, **options), job.encoder.dim
         if f is not None: body = nn.Sequential(body, Standardize(_flat(f, rows["train"], job.volumes)))
         model = Classifier(body, linear_head(job, dim), dim, job.pool and job.pool(dim))
-    parts = {s: part_of(job, Pictures(job.data, job.reader, r, job.workers, job.augment and s == "train", job.how.seed), r) for s, r in rows.items()}
+    parts = {s: part_of(job, Pictures(job.data, job.reader, r, job.workers, job.augment and s == "train", job.how.seed), r)
+             for s, r in rows.items()}
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return finish(job, model, parts, rows, **options, **{"trained numbers": trainable, "layers": len(job.encoder.lora_targets), "standardized": job.standardize})
+    return finish(job, model, parts, rows, **options,
+                  **{"trained numbers": trainable, "layers": len(job.encoder.lora_targets), "standardized": job.standardize})
 
 def _flat(f, rows, volumes):
     "Features of the rows, of all their slices for volumes."

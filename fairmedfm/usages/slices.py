@@ -74,7 +74,8 @@ class SliceRule:
     title: str
     learned: bool = False
 
-SLICE_RULES = Registry("rule for slices", [SliceRule("max", MaxPool, "the slice that looks most ill (published)"), SliceRule("mean", MeanPool, "the mean of the slices"),
+SLICE_RULES = Registry("rule for slices", [SliceRule("max", MaxPool, "the slice that looks most ill (published)"),
+                                           SliceRule("mean", MeanPool, "the mean of the slices"),
                                            SliceRule("attention", AttentionPool, "a mean with learned weights", learned=True)])
 
 def pool_for(rule:str, classes:int) -> Callable:

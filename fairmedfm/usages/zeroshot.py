@@ -32,7 +32,8 @@ def templates_of(job:Job) -> list[str]:
 def words_of(job:Job) -> list[list[str]]:
     "The words for each class: the given ones (synonyms parted by |), else the class names of the dataset."
     names = list(job.options.get("class_names") or job.classes)
-    if len(names) != len(job.classes): raise InputError(f"--class_names gives {len(names)} names, and the dataset has {len(job.classes)} classes ({some(job.classes)})")
+    if len(names) != len(job.classes):
+        raise InputError(f"--class_names gives {len(names)} names, and the dataset has {len(job.classes)} classes ({some(job.classes)})")
     return [[w.strip() for w in n.split("|") if w.strip()] for n in names]
 
 # %% ../../nbs/41_usages.zeroshot.ipynb #c013
@@ -55,7 +56,9 @@ class TextHead(nn.Module):
 # %% ../../nbs/41_usages.zeroshot.ipynb #c017
 def need_text(job:Job):
     "Raise when the model reads no text."
-    if not job.encoder.has_text: raise InputError(f"{job.encoder.spec.name} has no text tower; clip-zs, clip-adapt and clip-adapter need one, such as CLIP or BiomedCLIP")
+    if not job.encoder.has_text:
+        raise InputError(f"{job.encoder.spec.name} has no text tower; clip-zs, clip-adapt and clip-adapter need one, such as "
+                         "CLIP or BiomedCLIP")
 
 def prototypes_of(job:Job) -> tuple[torch.Tensor, dict]:
     "The prototypes of a job, and what was asked."
