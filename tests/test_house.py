@@ -210,6 +210,7 @@ def test_every_exported_definition_has_a_docstring(module):
 def test_a_notebook_is_clean_and_opens_with_its_reason(notebook):
     first, *rest = cells(notebook)
     assert first["cell_type"] == "markdown" and re.match(r"# .+\n\n> .+", source(first)), "the first cell is `# name`, a blank line, `> one sentence`"
+    assert source(first).count("\n> ") == 1, "the sentence stays on one line: nbdev takes a second line for a documentation of the package"
     assert any(c["cell_type"] == "markdown" and not source(c).startswith("#") for c in rest[:2]), "why comes before what: open with two or three sentences"
     for c in cells(notebook):
         assert not c["metadata"], f"cell {c['id']} carries metadata"
