@@ -1001,7 +1001,8 @@ def reached(shuffle, pairs, take, draws, seed):
     for Q."""
     rng, seen = np.random.default_rng(seed), np.column_stack(contrasts(*shuffle.seen(), pairs, take))[0]
     s = np.column_stack(contrasts(*shuffle.draw(rng, draws), pairs, take))
-    return (s >= seen - 1e-9).sum(0) - .5 * (np.abs(s - seen) < 1e-9).sum(0), np.isfinite(s).sum(0)
+    with _calm(): same = (s == seen) | (np.abs(s - seen) < 1e-9)                  # also where no group has any spread: T is infinite
+    return (same | (s > seen)).sum(0) - .5 * same.sum(0), (~np.isnan(s)).sum(0)
 
 # %% ../nbs/04_uncertainty.ipynb #c207
 MOST_DRAWS = 20_000
