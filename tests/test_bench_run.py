@@ -428,11 +428,14 @@ def test_local_configs_go_before_the_rows(data, tmp_path):
 # -- trackers, pages, sweeps -------------------------------------------------------------------------------------------------------------
 
 def test_a_tracker_that_does_not_start_is_one_line(data, tmp_path, monkeypatch):
-    "A real tracker whose folder cannot be made: a file stands in its place."
-    pytest.importorskip("tensorboard")
-    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", lambda *a, **k: (_ for _ in ()).throw(OSError("no room\nat all")))
-    monkeypatch.setattr("accelerate.tracking.tensorboard", None, raising=False)
-    with pytest.raises(InputError, match="--trackers tensorboard did not start: OSError: no room$"): one(data, tmp_path, trackers=["tensorboard"])
+    "What a tracker says when its server or its store is out of reach, in one line; nothing is trained."
+    accelerate, run = pytest.importorskip("accelerate"), pytest.importorskip("fairmedfm.bench.run")
+    def out_of_reach(*args, **kwargs): raise OSError("no store at this place\nand ten lines of advice")
+    monkeypatch.setitem(run.TRACKERS, "mlflow", "accelerate")                      # as if it were installed
+    monkeypatch.setattr(accelerate.Accelerator, "init_trackers", out_of_reach)
+    with pytest.raises(InputError, match="--trackers mlflow did not start: OSError: no store at this place$"):
+        one(data, tmp_path, trackers=["mlflow"])
+    assert not list(tmp_path.rglob("report.json"))
 
 
 def test_trackers(data, tmp_path):
