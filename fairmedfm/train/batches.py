@@ -162,8 +162,7 @@ def batches(
     workers:int=0, # processes that read; 0: this one
     augment:tuple|None=None, # parts of the seed of the augmentation, such as (seed, epoch); `None`: none
     bad:str="raise", # a row that cannot be read: "raise", or "keep" it in `Batch.bad`
-    ahead:bool=False,
-    # without workers: read the next batch in a thread while this one is in use (close the iterator when you leave it early)
+    ahead:bool=False, # without workers: read the next batch in a thread meanwhile (close the iterator when you leave it early)
 ) -> Iterator[Batch]:
     "The batches in their order. The caller's random numbers are left as they are."
     order = ([int(r) for r in rows] for rows in order)
